@@ -1,0 +1,51 @@
+/*
+ * Configuration of an instance: one JSON file for all its programs, written by `space up` (or by hand for systemd),
+ * read by every daemon. Unknown fields are refused. All paths are absolute.
+ *
+ *	{ "instance": "default", "state_dir": "/var/lib/space/default", "run_dir": "/run/space/default",
+ *	  "cache_dir": "/var/cache/space", "lib_dir": "/usr/local/lib/space", "uid_base": 2000000000,
+ *	  "cgroup_root": "space-default",
+ *	  "users": { "space-api": 991, ... },          (names to numeric uid = gid)
+ *	  "worker": "uuid", "accel": "auto",
+ *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
+ *	  "max_sandboxes": 64 }
+ *
+ * Instance names: ^[a-z][a-z0-9]{0,11}$ (they become part of interface names: IFNAMSIZ).
+ */
+#ifndef DAEMON_CONF_H
+#define DAEMON_CONF_H
+
+#include <limits.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include "base/err.h"
+
+#define CONF_INSTANCE_MAX 12
+#define CONF_PATH_MAX 200            /* leaves room for socket names in sun_path */
+
+enum conf_user { CONF_USER_API, CONF_USER_CTL, CONF_USER_NODE, CONF_USER_SBX, CONF_USER_COUNT };   /* space-api space-ctl space-node space-sbx */
+extern const char *const conf_user_names[CONF_USER_COUNT];
+
+struct conf {
+	char instance[CONF_INSTANCE_MAX + 1];
+	char state_dir[CONF_PATH_MAX], run_dir[CONF_PATH_MAX], cache_dir[CONF_PATH_MAX], lib_dir[CONF_PATH_MAX];
+	char cgroup_root[64];            /* one path component below each hierarchy's root */
+	uint32_t uid_base;               /* first of 4 * max_sandboxes uids */
+	uid_t users[CONF_USER_COUNT];    /* gid = uid */
+	char worker[37];                 /* UUID of this node */
+	char accel[8];                   /* auto, kvm, tcg */
+	char api_listen[128];
+	char domain[128];
+	uint32_t max_sandboxes;
+};
+
+int conf_load(const char *path, struct conf *ret, struct err *e);      /* must be owned by root, not writable by others */
+int conf_write(const char *path, const struct conf *c, struct err *e);
+int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
+
+/* Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock"). -ENAMETOOLONG. */
+enum conf_dir { CONF_RUN, CONF_STATE, CONF_CACHE, CONF_LIB };
+int conf_path(const struct conf *c, char dst[PATH_MAX], enum conf_dir dir, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+#endif

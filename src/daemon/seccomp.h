@@ -1,0 +1,18 @@
+/* Seccomp allow-lists (seccomp(2), libseccomp). Names that the kernel does not know are skipped. */
+#ifndef DAEMON_SECCOMP_H
+#define DAEMON_SECCOMP_H
+
+#include "base/err.h"
+
+/* What every daemon with the loop, log and threads needs; programs add their own. */
+extern const char *const seccomp_common[];
+
+/*
+ * Default action: kill the process. With SPACE_SECCOMP=log in the environment (tests that record system calls) the
+ * default action is to log. `lists` ends with NULL; each list ends with NULL. Needs no_new_privs.
+ */
+int seccomp_apply(const char *const *const *lists, struct err *e);
+/* The same as a BPF program in a memfd, for jails that are entered by another program (node-manager). */
+int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd, struct err *e);
+
+#endif

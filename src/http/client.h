@@ -1,0 +1,27 @@
+/*
+ * A small blocking HTTP/1.1 client for worker threads, tests and the command line over "unix:" and "tcp:" addresses (dial
+ * form of loop/listen.h). One request a call, answer read whole into memory up to a limit. For streams: http_call_open.
+ */
+#ifndef HTTP_CLIENT_H
+#define HTTP_CLIENT_H
+
+#include "base/err.h"
+#include "http/http.h"
+
+struct http_call {
+	const char *addr;                    /* "unix:/run/..." or "tcp:127.0.0.1:4983" */
+	const char *method, *target, *host;
+	const struct http_field *fields;     /* ends with name NULL; may be NULL */
+	const void *body; size_t body_len;   /* NULL: none */
+	int timeout_ms;                      /* for the whole call */
+	size_t max_answer;                   /* bytes of body; -EFBIG beyond */
+};
+struct http_answer { struct http_head head; char *body; size_t body_len; };    /* body NUL-terminated */
+
+int http_call(const struct http_call *c, struct http_answer *ret, struct err *e);
+void http_answer_done(struct http_answer *a);
+/* Sends the head (and body, if any; with `chunked` the caller writes chunks to the fd), reads the answer's head. The fd and bytes read past the head
+ * are the caller's. */
+int http_call_open(const struct http_call *c, bool chunked, int *ret_fd, struct http_head *ret_head, struct buf *ret_rest, struct err *e);
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * The HTTP server for loop programs: parses heads, gives each request to one handler, keeps the connection alive.
+ * A handler answers at once or later (from the loop's thread), reads the body through a callback, or takes the
+ * connection over (tunnel, forwarding).
+ */
+#ifndef HTTP_SERVER_H
+#define HTTP_SERVER_H
+
+#include "http/http.h"
+#include "loop/conn.h"
+
+struct http_server;
+struct http_req;
+
+struct http_server_conf {
+	int head_timeout_ms;             /* for a whole head, from its first byte (slowloris) */
+	int idle_timeout_ms;             /* between requests */
+	size_t max_conns;                /* beyond: 503 and close */
+	size_t max_body;                 /* for http_req_read_body: 413 beyond */
+	void (*handle)(struct http_req *r, void *arg);
+	void (*gone)(struct http_req *r, void *arg);     /* the client left before the answer; r is still valid until http_req_end; may be NULL */
+	void *arg;
+};
+
+struct http_server *http_server_new(struct loop *l, const struct http_server_conf *c);
+void http_server_free(struct http_server *s);
+void http_server_accept(struct http_server *s, int fd);              /* owns fd */
+size_t http_server_conns(const struct http_server *s);
+
+struct http_head *http_req_head(struct http_req *r);
+void *http_req_user(struct http_req *r);
+void http_req_set_user(struct http_req *r, void *user);
+int http_req_fd(const struct http_req *r);
+
+/* Reads the whole body (decoded), then calls fn(r, body, len); body is NUL-terminated and valid during the call.
+ * Too large, malformed or cut: answered by the server (413, 400), fn is not called. */
+void http_req_read_body(struct http_req *r, void (*fn)(struct http_req *r, const char *body, size_t len, void *arg), void *arg);
+
+/* One answer; after it r is gone. Extra fields end with name NULL and may be NULL. Unread body: drained up to 64 KiB, else closed. */
+void http_req_answer(struct http_req *r, int status, const struct http_field *extra, const char *content_type, const void *body, size_t len);
+/* JSON error body in the E2B form {"code":N,"message":"..."}, see http_req_answer. */
+void http_req_error(struct http_req *r, int status, const struct http_field *extra, const char *message);
+
+/* Takes over the connection for this request: the conn with unread input (body bytes or tunnel bytes) in conn_in().
+ * When done with a message that ended in order, give it back with http_server_return for the next request;
+ * else conn_free. r is gone after this call; head is moved to *ret_head (caller: http_head_done). */
+struct conn *http_req_take(struct http_req *r, struct http_head *ret_head);
+void http_server_return(struct http_server *s, struct conn *c);
+
+#endif
