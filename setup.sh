@@ -13,10 +13,15 @@ set -euo pipefail
 export LC_ALL=C
 unset CDPATH
 
+here=${BASH_SOURCE[0]%/*}
+[ "$here" != "${BASH_SOURCE[0]}" ] || here=.
+# shellcheck source=image/apt-sources.sh
+. "$here/image/apt-sources.sh"
+
 # The first QEMU whose memory-backend-file knows rom=off, with a margin: what the driver was tried on.
 QEMU_MIN='1:10.0'
 SUITE='bookworm'
-SOURCES='/etc/apt/sources.list.d/space-backports.sources'
+SOURCES=$BACKPORTS_SOURCES
 PIN='/etc/apt/preferences.d/space-backports'
 
 # Building: compiler, libraries (the static ones of zlib, jansson and libsodium are in the -dev
@@ -79,79 +84,6 @@ missing() {
 	done
 }
 
-# Reads the machine's own apt sources and prints, for the first entry that has the wanted suite:
-# line 1 the URI, then the Signed-By field as it stands (perhaps of many lines, perhaps none).
-# Both formats: stanzas (*.sources) and lines (sources.list, *.list).
-find_source() {
-	local suite=$1 file
-	for file in /etc/apt/sources.list.d/*.sources; do
-		[ -f "$file" ] && [ "$file" != "$SOURCES" ] || continue
-		awk -v suite="$suite" '
-			function flush(   n, i, a, ok) {
-				ok = 0
-				n = split(f["suites"], a, /[ \t\n]+/)
-				for (i = 1; i <= n; i++)
-					if (a[i] == suite)
-						ok = 1
-				if (ok && tolower(f["enabled"]) !~ /no|false|off|0/ &&
-				    (" " f["types"] " ") ~ /[ \t]deb[ \t]/ &&
-				    (" " f["components"] " ") ~ /[ \t]main[ \t]/) {
-					sub(/^[ \t]+/, "", f["uris"])
-					split(f["uris"], a, /[ \t\n]+/)
-					print a[1]
-					if (f["signed-by"] != "")
-						print "Signed-By:" f["signed-by"]
-					found = 1
-					exit
-				}
-				delete f
-				key = ""
-			}
-			/^#/ { next }
-			/^[ \t]*$/ { flush(); next }
-			/^[ \t]/ { if (key != "") f[key] = f[key] "\n" $0; next }
-			{
-				at = index($0, ":")
-				key = tolower(substr($0, 1, at - 1))
-				f[key] = substr($0, at + 1)
-			}
-			END { if (!found) flush(); exit !found }
-		' "$file" && return 0
-	done
-	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-		[ -f "$file" ] || continue
-		awk -v suite="$suite" '
-			$1 == "deb" {
-				line = $0
-				opts = ""
-				if (match(line, /\[[^]]*\]/)) {
-					opts = substr(line, RSTART + 1, RLENGTH - 2)
-					line = substr(line, 1, RSTART - 1) substr(line, RSTART + RLENGTH)
-				}
-				sub(/#.*/, "", line)
-				n = split(line, a, /[ \t]+/)
-				if (a[3] != suite)
-					next
-				for (i = 4; i <= n; i++)
-					if (a[i] == "main")
-						ok = 1
-				if (!ok)
-					next
-				print a[2]
-				if (match(opts, /signed-by=[^ \t]+/)) {
-					keys = substr(opts, RSTART + 10, RLENGTH - 10)
-					gsub(/,/, " ", keys)
-					print "Signed-By: " keys
-				}
-				found = 1
-				exit
-			}
-			END { exit !found }
-		' "$file" && return 0
-	done
-	return 1
-}
-
 write_file() {
 	local path=$1 temp
 	mkdir -p "${path%/*}"
@@ -162,17 +94,13 @@ write_file() {
 }
 
 add_backports() {
-	local entry uri signed
+	local entry
 	entry=$(find_source "$SUITE") || die "no apt source has the suite '$SUITE' with the component" \
 		"'main'; add Debian's own to /etc/apt/sources.list.d/ and try again"
-	uri=${entry%%$'\n'*}
-	signed=
-	[ "$uri" = "$entry" ] || signed=${entry#*$'\n'}
 	if ! find_source "$SUITE-backports" >/dev/null; then
 		{
 			printf '# Written by the set-up of SPACE: QEMU comes from this suite.\n'
-			printf 'Types: deb\nURIs: %s\nSuites: %s-backports\nComponents: main\n' "$uri" "$SUITE"
-			[ -z "$signed" ] || printf '%s\n' "$signed"
+			source_stanza "$entry" "$SUITE-backports"
 		} | write_file "$SOURCES"
 	fi
 	write_file "$PIN" <<-END
