@@ -15,6 +15,7 @@
 
 void fault_open(const char *run_dir, const char *prog);     /* also reads RUN/clock-shift-ms */
 int fault_hit(const char *name);                            /* 0, or a negative errno to return */
+void fault_poll(void);                                      /* looks at both files again when 100 ms have passed; clock_wall_ms calls it */
 int fault_count(void);                                      /* failpoints set now (for `up` to say so) */
 
 /* In straight-line code: `r = FAULT("sbx.create.after-disk"); if (r < 0) return err_set(...)`. */

@@ -1,0 +1,344 @@
+#include "base/str.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#include "base/alloc.h"
+
+static const char str_b64_alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+bool str_eq(const char *a, const char *b)
+{
+	if (!a || !b)
+		return a == b;
+	return strcmp(a, b) == 0;
+}
+
+static char str_lower(char c)
+{
+	return c >= 'A' && c <= 'Z' ? (char)(c + 'a' - 'A') : c;
+}
+
+bool str_ieq(const char *a, const char *b)
+{
+	if (!a || !b)
+		return a == b;
+	for (; *a && str_lower(*a) == str_lower(*b); a++, b++)
+		;
+	return str_lower(*a) == str_lower(*b);
+}
+
+bool str_starts(const char *s, const char *prefix)
+{
+	return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+bool str_ends(const char *s, const char *suffix)
+{
+	size_t n = strlen(s), m = strlen(suffix);
+
+	return n >= m && memcmp(s + n - m, suffix, m) == 0;
+}
+
+int str_copy(char *dst, size_t dst_size, const char *src)
+{
+	size_t n = strlen(src);
+
+	if (dst_size == 0)
+		return -ENOSPC;
+	if (n < dst_size) {
+		memmove(dst, src, n + 1);
+		return 0;
+	}
+	memmove(dst, src, dst_size - 1);
+	dst[dst_size - 1] = '\0';
+	return -ENOSPC;
+}
+
+int str_format(char *dst, size_t dst_size, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(dst, dst_size, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return -EINVAL;
+	return (size_t)n < dst_size ? 0 : -ENOSPC;
+}
+
+int str_to_u64_n(const char *s, size_t n, uint64_t max, uint64_t *ret)
+{
+	uint64_t v = 0;
+
+	if (n == 0)
+		return -EINVAL;
+	for (size_t i = 0; i < n; i++)
+		if (s[i] < '0' || s[i] > '9')
+			return -EINVAL;
+	for (size_t i = 0; i < n; i++)
+		if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(s[i] - '0'), &v))
+			return -ERANGE;
+	if (v > max)
+		return -ERANGE;
+	*ret = v;
+	return 0;
+}
+
+int str_to_u64(const char *s, uint64_t max, uint64_t *ret)
+{
+	return str_to_u64_n(s, strlen(s), max, ret);
+}
+
+bool str_is(const char *s, size_t min_len, size_t max_len, const char *alphabet)
+{
+	size_t n;
+
+	if (!s)
+		return false;
+	n = strspn(s, alphabet);
+	return s[n] == '\0' && n >= min_len && n <= max_len;
+}
+
+/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 = none. */
+static size_t str_utf8_len(const unsigned char *s, size_t n)
+{
+	unsigned char lo = 0x80, hi = 0xbf;
+	size_t len;
+
+	if (n == 0)
+		return 0;
+	if (s[0] < 0x80)
+		return 1;
+	if (s[0] >= 0xc2 && s[0] <= 0xdf)
+		len = 2;
+	else if ((s[0] & 0xf0) == 0xe0)
+		len = 3;
+	else if (s[0] >= 0xf0 && s[0] <= 0xf4)
+		len = 4;
+	else
+		return 0;
+	if (len > n)
+		return 0;
+	if (s[0] == 0xe0)
+		lo = 0xa0;
+	if (s[0] == 0xed)
+		hi = 0x9f;
+	if (s[0] == 0xf0)
+		lo = 0x90;
+	if (s[0] == 0xf4)
+		hi = 0x8f;
+	if (s[1] < lo || s[1] > hi)
+		return 0;
+	for (size_t i = 2; i < len; i++)
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+	return len;
+}
+
+bool str_utf8_ok(const char *s, size_t n)
+{
+	for (size_t i = 0, len; i < n; i += len) {
+		len = str_utf8_len((const unsigned char *)s + i, n - i);
+		if (len == 0)
+			return false;
+	}
+	return true;
+}
+
+void str_hex(char *dst, const void *src, size_t n)
+{
+	const unsigned char *s = src;
+
+	for (size_t i = 0; i < n; i++) {
+		*dst++ = "0123456789abcdef"[s[i] >> 4];
+		*dst++ = "0123456789abcdef"[s[i] & 15];
+	}
+	*dst = '\0';
+}
+
+static int str_hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c = str_lower(c);
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int str_unhex(void *dst, size_t dst_size, const char *hex)
+{
+	unsigned char *d = dst;
+
+	if (strlen(hex) != dst_size * 2)
+		return -EINVAL;
+	for (size_t i = 0; i < dst_size * 2; i++)
+		if (str_hex_digit(hex[i]) < 0)
+			return -EINVAL;
+	for (size_t i = 0; i < dst_size; i++)
+		d[i] = (unsigned char)(str_hex_digit(hex[2 * i]) << 4 | str_hex_digit(hex[2 * i + 1]));
+	return 0;
+}
+
+void str_b64(char *dst, const void *src, size_t n)
+{
+	const unsigned char *s = src;
+
+	for (size_t i = 0; i < n; i += 3) {
+		size_t left = n - i;
+		unsigned v = (unsigned)s[i] << 16;
+
+		if (left > 1)
+			v |= (unsigned)s[i + 1] << 8;
+		if (left > 2)
+			v |= s[i + 2];
+		*dst++ = str_b64_alphabet[v >> 18];
+		*dst++ = str_b64_alphabet[v >> 12 & 63];
+		*dst++ = left > 1 ? str_b64_alphabet[v >> 6 & 63] : '=';
+		*dst++ = left > 2 ? str_b64_alphabet[v & 63] : '=';
+	}
+	*dst = '\0';
+}
+
+static int str_b64_value(char c)
+{
+	if (c >= 'A' && c <= 'Z')
+		return c - 'A';
+	if (c >= 'a' && c <= 'z')
+		return c - 'a' + 26;
+	if (c >= '0' && c <= '9')
+		return c - '0' + 52;
+	return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* One group of four; the number of bytes, or -EINVAL. Unused bits must be zero, so that each text has one form. */
+static int str_b64_group(const char *s, bool last, unsigned char out[3])
+{
+	int pad = !last || s[3] != '=' ? 0 : s[2] != '=' ? 1 : 2;
+	unsigned v = 0;
+
+	for (int i = 0; i < 4; i++) {
+		int d = i < 4 - pad ? str_b64_value(s[i]) : 0;
+
+		if (d < 0)
+			return -EINVAL;
+		v = v << 6 | (unsigned)d;
+	}
+	if ((pad == 1 && (v & 0xff)) || (pad == 2 && (v & 0xffff)))
+		return -EINVAL;
+	out[0] = (unsigned char)(v >> 16);
+	out[1] = (unsigned char)(v >> 8);
+	out[2] = (unsigned char)v;
+	return 3 - pad;
+}
+
+int str_unb64(void *dst, size_t dst_size, const char *src, size_t src_len, size_t *ret_len)
+{
+	unsigned char *d = dst;
+	size_t n = 0;
+
+	if (src_len % 4)
+		return -EINVAL;
+	for (size_t i = 0; i < src_len; i += 4) {
+		unsigned char out[3];
+		int k = str_b64_group(src + i, i + 4 == src_len, out);
+
+		if (k < 0)
+			return k;
+		if ((size_t)k > dst_size - n)
+			return -ENOSPC;
+		memcpy(d + n, out, (size_t)k);
+		n += (size_t)k;
+	}
+	*ret_len = n;
+	return 0;
+}
+
+int str_pct_decode(char *dst, size_t dst_size, const char *src, size_t n, bool plus_is_space)
+{
+	size_t o = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		char c = src[i];
+
+		if (c == '%') {
+			int hi, lo;
+
+			if (n - i < 3)
+				return -EINVAL;
+			hi = str_hex_digit(src[i + 1]);
+			lo = str_hex_digit(src[i + 2]);
+			if (hi < 0 || lo < 0)
+				return -EINVAL;
+			c = (char)(hi << 4 | lo);
+			i += 2;
+		} else if (c == '+' && plus_is_space) {
+			c = ' ';
+		}
+		if (c == '\0')
+			return -EINVAL;
+		if (o + 1 >= dst_size)
+			return -ENOSPC;
+		dst[o++] = c;
+	}
+	if (o >= dst_size)
+		return -ENOSPC;
+	dst[o] = '\0';
+	return 0;
+}
+
+int str_random_hex(char *dst, size_t n_bytes)
+{
+	unsigned char chunk[64];
+
+	dst[0] = '\0';
+	while (n_bytes > 0) {
+		size_t k = n_bytes < sizeof(chunk) ? n_bytes : sizeof(chunk);
+		ssize_t r = getrandom(chunk, k, 0);
+
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r < 0)
+			return -errno;
+		str_hex(dst, chunk, (size_t)r);
+		dst += 2 * r;
+		n_bytes -= (size_t)r;
+	}
+	explicit_bzero(chunk, sizeof(chunk));
+	return 0;
+}
+
+char *str_printable(const char *s, size_t n)
+{
+	const unsigned char *p = (const unsigned char *)s;
+	char *out, *o;
+
+	if (n > (SIZE_MAX - 1) / 4)
+		abort();
+	o = out = x_alloc(n * 4 + 1);
+	for (size_t i = 0, len; i < n; i += len) {
+		len = str_utf8_len(p + i, n - i);
+		/* C0, DEL and C1 (U+0080 to U+009F, which some terminals obey in UTF-8 too). */
+		bool plain = len && p[i] >= 0x20 && p[i] != 0x7f && !(len == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0);
+
+		if (!len)
+			len = 1;
+		for (size_t k = 0; k < len; k++) {
+			if (plain) {
+				*o++ = s[i + k];
+				continue;
+			}
+			*o++ = '\\';
+			*o++ = 'x';
+			str_hex(o, p + i + k, 1);
+			o += 2;
+		}
+	}
+	*o = '\0';
+	return out;
+}
