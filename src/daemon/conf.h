@@ -37,6 +37,9 @@ struct conf {
 	char api_listen[128];
 	char domain[128];
 	uint32_t max_sandboxes;
+	/* The files that the base template is made of (written by `space up`; node-manager reads them). */
+	char kernel[CONF_PATH_MAX], initrd[CONF_PATH_MAX], base_image[CONF_PATH_MAX], vmm[CONF_PATH_MAX];
+	char template_id[64];                /* "base-" and 16 hex digits: digest of everything in the recipe */
 };
 
 int conf_load(const char *path, struct conf *ret, struct err *e);      /* must be owned by root, not writable by others */

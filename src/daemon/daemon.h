@@ -18,6 +18,7 @@
 #define DAEMON_DAEMON_H
 
 #include <stdint.h>
+#include <sys/stat.h>
 #include "base/err.h"
 #include "daemon/conf.h"
 #include "loop/loop.h"
@@ -31,6 +32,8 @@ struct daemon_ctx {
 struct daemon_def {
 	const char *name;                /* "sbx-manager" */
 	const char *user;                /* key in conf.users; NULL = stays root */
+	const char *group;               /* key in conf.users whose number is the gid; NULL = as user */
+	mode_t umask;                    /* 0 = 077 */
 	uint64_t keep_caps;              /* bit mask 1 << CAP_x */
 	const char *const *syscalls;     /* seccomp allow-list, NULL-terminated; NULL = none */
 	int (*init)(struct daemon_ctx *d, struct err *e);       /* before confinement: open what needs rights */

@@ -64,7 +64,8 @@ const char *http_get(const struct http_head *h, const char *name);         /* fi
 unsigned http_count(const struct http_head *h, const char *name);
 bool http_has_token(const struct http_head *h, const char *name, const char *token);     /* in a comma list */
 
-/* The path of a target without query; and one query parameter, percent-decoded. *ret NULL = absent. Caller frees. */
+/* The path of an origin-form target without its query, as sent (escapes are kept); -EINVAL for other forms. And one
+ * query parameter, percent-decoded; *ret NULL = absent; -EINVAL on bad escapes. Caller frees. */
 int http_target_path(const char *target, char **ret_path);
 int http_query_get(const char *target, const char *name, char **ret);
 
@@ -93,8 +94,12 @@ int http_put_end(struct buf *b);                                                
 int http_put_chunk(struct buf *b, const void *p, size_t n);
 const char *http_reason(int status);
 /* All fields except hop-by-hop ones (RFC 9110 7.6.1: Connection and what it names, Keep-Alive, Proxy-*, TE, Trailer,
- * Transfer-Encoding, Upgrade) and those for which skip(name, arg) is true. Body framing is the caller's. */
+ * Transfer-Encoding, Upgrade), Content-Length, and those for which skip(name, arg) is true (skip may be NULL). Body
+ * framing is the caller's: http_put_framing repeats that of the head. */
 int http_put_forward(struct buf *b, const struct http_head *h, bool (*skip)(const char *name, void *arg), void *arg);
+/* Content-Length or Transfer-Encoding as in `h` (to forward its body unchanged); writes nothing where there is no body
+ * and for HTTP_BODY_UNTIL_CLOSE. */
+int http_put_framing(struct buf *b, const struct http_head *h);
 bool http_is_hop(const char *name);
 
 #endif
