@@ -431,14 +431,8 @@ static bool list_has(const char *list, const char *token)
 		size_t end = n;
 		while (end > 0 && (p[end - 1] == ' ' || p[end - 1] == '\t'))
 			end--;
-		if (end == len) {
-			size_t i = 0;
-			while (i < len && ((p[i] >= 'A' && p[i] <= 'Z') ? (p[i] | 0x20) : p[i]) ==
-			       ((token[i] >= 'A' && token[i] <= 'Z') ? (token[i] | 0x20) : token[i]))
-				i++;
-			if (i == len)
-				return true;
-		}
+		if (end == len && strncasecmp(p, token, len) == 0)
+			return true;
 		p += n;
 	}
 	return false;
