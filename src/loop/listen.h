@@ -7,6 +7,7 @@
 #ifndef LOOP_LISTEN_H
 #define LOOP_LISTEN_H
 
+#include <sys/types.h>
 #include "loop/loop.h"
 
 struct err;
