@@ -172,7 +172,8 @@ build() {
 	say "done in $((SECONDS - begin)) s: $(du -m "$CACHE/base/$id/rootfs.img" | cut -f 1) MiB"
 }
 
-GUEST_GATEWAY='10.200.0.1'
+# The sandbox's side of the TAP; the agent gives the guest 10.0.2.15/24.
+GUEST_GATEWAY='10.0.2.2'
 HASH_SEED='5bace000-0000-4000-8000-000000000001'
 SELF=$(readlink -f "${BASH_SOURCE[0]}")
 
