@@ -1,0 +1,311 @@
+#include "daemon/conf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
+
+#define CONF_FILE_MAX 16384
+#define CONF_SANDBOXES_MAX 4096
+#define CONF_UID_MIN 65536               /* below stand the machine's own users (and nobody, 65534) */
+#define CONF_UIDS_PER_SANDBOX 4
+
+const char *const conf_user_names[CONF_USER_COUNT] = {
+	[CONF_USER_API] = "space-api",
+	[CONF_USER_CTL] = "space-ctl",
+	[CONF_USER_NODE] = "space-node",
+	[CONF_USER_SBX] = "space-sbx",
+};
+
+static bool conf_is_instance(const char *s)
+{
+	return s[0] >= 'a' && s[0] <= 'z' &&
+	       str_is(s, 1, CONF_INSTANCE_MAX, "abcdefghijklmnopqrstuvwxyz0123456789");
+}
+
+/* Absolute, in its shortest form, without bytes that a log or a mount table would have to escape. */
+static bool conf_is_path(const char *s)
+{
+	if (s[0] != '/' || !s[1])
+		return false;
+	if (!str_is(s, 2, CONF_PATH_MAX - 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/"))
+		return false;
+	while (*s) {
+		size_t n = strcspn(s + 1, "/");
+
+		if (n == 0 || (n == 1 && s[1] == '.') || (n == 2 && s[1] == '.' && s[2] == '.'))
+			return false;
+		s += n + 1;
+	}
+	return true;
+}
+
+static bool conf_is_component(const char *s)
+{
+	return s[0] != '.' && str_is(s, 1, 63, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+}
+
+static bool conf_is_uuid(const char *s)
+{
+	if (!str_is(s, 36, 36, "0123456789abcdef-"))
+		return false;
+	for (int i = 0; i < 36; i++)
+		if ((s[i] == '-') != (i == 8 || i == 13 || i == 18 || i == 23))
+			return false;
+	return true;
+}
+
+static bool conf_is_accel(const char *s)
+{
+	return str_eq(s, "auto") || str_eq(s, "kvm") || str_eq(s, "tcg");
+}
+
+static bool conf_is_address(const char *s)
+{
+	return str_is(s, 1, 127, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/:[]") &&
+	       (str_starts(s, "tcp:") || str_starts(s, "unix:/"));
+}
+
+static bool conf_is_domain(const char *s)
+{
+	const char *colon = strchr(s, ':');
+	size_t n = colon ? (size_t)(colon - s) : strlen(s);
+	uint64_t port;
+
+	if (n == 0 || strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") != n)
+		return false;
+	return !colon || (str_to_u64(colon + 1, 65535, &port) == 0 && port > 0);
+}
+
+enum conf_kind { CONF_TEXT, CONF_NUMBER, CONF_USERS };
+
+/* All fields, all required. */
+static const struct conf_field {
+	const char *name;
+	enum conf_kind kind;
+	size_t offset, size;
+	bool (*ok)(const char *s);
+	const char *form;
+} conf_fields[] = {
+#define CONF_ROW(field, kind, ok, form) \
+	{ #field, kind, offsetof(struct conf, field), sizeof(((struct conf *)0)->field), ok, form }
+	CONF_ROW(instance, CONF_TEXT, conf_is_instance, "1 to 12 lower-case letters and digits, a letter first"),
+	CONF_ROW(state_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
+	CONF_ROW(run_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
+	CONF_ROW(cache_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
+	CONF_ROW(lib_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
+	CONF_ROW(cgroup_root, CONF_TEXT, conf_is_component, "one name of letters, digits and . _ -"),
+	CONF_ROW(uid_base, CONF_NUMBER, NULL, NULL),
+	CONF_ROW(users, CONF_USERS, NULL, NULL),
+	CONF_ROW(worker, CONF_TEXT, conf_is_uuid, "a UUID in lower case"),
+	CONF_ROW(accel, CONF_TEXT, conf_is_accel, "auto, kvm or tcg"),
+	CONF_ROW(api_listen, CONF_TEXT, conf_is_address, "tcp:ADDRESS:PORT or unix:/PATH"),
+	CONF_ROW(domain, CONF_TEXT, conf_is_domain, "a host name, with :PORT where that is not the usual one"),
+	CONF_ROW(max_sandboxes, CONF_NUMBER, NULL, NULL),
+#undef CONF_ROW
+};
+
+static int conf_check_ids(const struct conf *c, struct err *e)
+{
+	uint64_t end = (uint64_t)c->uid_base + (uint64_t)c->max_sandboxes * CONF_UIDS_PER_SANDBOX;
+
+	if (c->max_sandboxes < 1 || c->max_sandboxes > CONF_SANDBOXES_MAX)
+		return err_set(e, -ERANGE, "max_sandboxes must be 1 to %d", CONF_SANDBOXES_MAX);
+	if (c->uid_base < CONF_UID_MIN || end > UINT32_MAX - 1)
+		return err_set(e, -ERANGE, "uid_base must be %d or more, with 4 * max_sandboxes numbers above it", CONF_UID_MIN);
+	for (int i = 0; i < CONF_USER_COUNT; i++) {
+		if (c->users[i] == 0 || c->users[i] == (uid_t)-1)
+			return err_set(e, -EINVAL, "users.%s must be a number of its own, not root", conf_user_names[i]);
+		if (c->users[i] >= c->uid_base && c->users[i] < end)
+			return err_set(e, -EINVAL, "users.%s lies among the sandboxes' uids", conf_user_names[i]);
+		for (int k = 0; k < i; k++)
+			if (c->users[k] == c->users[i])
+				return err_set(e, -EINVAL, "users.%s and users.%s are the same", conf_user_names[k],
+					       conf_user_names[i]);
+	}
+	return 0;
+}
+
+int conf_check(const struct conf *c, struct err *e)
+{
+	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
+		const struct conf_field *f = &conf_fields[i];
+		const char *s = (const char *)c + f->offset;
+
+		if (f->kind == CONF_TEXT && (strnlen(s, f->size) == f->size || !f->ok(s)))
+			return err_set(e, -EINVAL, "%s must be %s", f->name, f->form);
+	}
+	return conf_check_ids(c, e);
+}
+
+static int conf_get_number(const json_t *v, const char *name, uint32_t *ret, struct err *e)
+{
+	json_int_t n = json_integer_value(v);
+
+	if (!json_is_integer(v) || n < 0 || n > UINT32_MAX)
+		return err_set(e, -EINVAL, "%s must be a number from 0 to 4294967295", name);
+	*ret = (uint32_t)n;
+	return 0;
+}
+
+static int conf_get_users(json_t *v, struct conf *ret, struct err *e)
+{
+	if (!json_is_object(v))
+		return err_set(e, -EINVAL, "users must be an object");
+	for (int i = 0; i < CONF_USER_COUNT; i++) {
+		int r = conf_get_number(json_object_get(v, conf_user_names[i]), conf_user_names[i], &ret->users[i], e);
+
+		if (r < 0)
+			return err_wrap(e, "users");
+	}
+	if (json_object_size(v) != CONF_USER_COUNT)
+		return err_set(e, -EINVAL, "users has an unknown field");
+	return 0;
+}
+
+static int conf_get(json_t *v, const struct conf_field *f, struct conf *ret, struct err *e)
+{
+	char *dst = (char *)ret + f->offset;
+
+	if (!v)
+		return err_set(e, -EINVAL, "%s is missing", f->name);
+	if (f->kind == CONF_USERS)
+		return conf_get_users(v, ret, e);
+	if (f->kind == CONF_NUMBER)
+		return conf_get_number(v, f->name, (uint32_t *)dst, e);
+	if (!json_is_string(v) || json_string_length(v) != strlen(json_string_value(v)))
+		return err_set(e, -EINVAL, "%s must be a text", f->name);
+	if (str_copy(dst, f->size, json_string_value(v)) < 0)
+		return err_set(e, -EINVAL, "%s is longer than %zu bytes", f->name, f->size - 1);
+	return 0;
+}
+
+static int conf_no_unknown(json_t *root, struct err *e)
+{
+	const char *key;
+	json_t *v;
+
+	json_object_foreach(root, key, v) {
+		bool known = false;
+
+		for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++)
+			known = known || str_eq(key, conf_fields[i].name);
+		if (!known)
+			return err_set(e, -EINVAL, "\"%s\" is not a field", key);
+	}
+	return 0;
+}
+
+static void conf_auto_decref(json_t **v)
+{
+	json_decref(*v);
+}
+
+static int conf_parse(const char *text, size_t len, struct conf *ret, struct err *e)
+{
+	json_error_t why;
+	__attribute__((cleanup(conf_auto_decref))) json_t *root =
+		json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	struct conf c = { 0 };
+	int r;
+
+	if (!root)
+		return err_set(e, -EINVAL, "not JSON: line %d: %s", why.line, why.text);
+	if (!json_is_object(root))
+		return err_set(e, -EINVAL, "not a JSON object");
+	r = conf_no_unknown(root, e);
+	for (size_t i = 0; i < ARRAY_LEN(conf_fields) && r == 0; i++)
+		r = conf_get(json_object_get(root, conf_fields[i].name), &conf_fields[i], &c, e);
+	if (r == 0)
+		r = conf_check(&c, e);
+	if (r == 0)
+		*ret = c;
+	return r;
+}
+
+int conf_load(const char *path, struct conf *ret, struct err *e)
+{
+	autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	autofree char *text = NULL;
+	struct stat st;
+	ssize_t n;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_errno(e, -errno, "cannot read the configuration %s", path);
+	if (!S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & 022))
+		return err_set(e, -EPERM, "the configuration %s must be a file owned by root that nobody else may write", path);
+	text = x_alloc(CONF_FILE_MAX + 1);
+	n = fd_read_full(fd, text, CONF_FILE_MAX + 1, 1000);
+	if (n < 0)
+		return err_errno(e, (int)n, "cannot read the configuration %s", path);
+	if (n > CONF_FILE_MAX)
+		return err_set(e, -EFBIG, "the configuration %s is longer than %d bytes", path, CONF_FILE_MAX);
+	r = conf_parse(text, (size_t)n, ret, e);
+	return r < 0 ? err_wrap(e, "configuration %s", path) : 0;
+}
+
+static json_t *conf_users_json(const struct conf *c)
+{
+	json_t *users = json_object();
+
+	for (int i = 0; i < CONF_USER_COUNT; i++)
+		json_object_set_new(users, conf_user_names[i], json_integer(c->users[i]));
+	return users;
+}
+
+int conf_write(const char *path, const struct conf *c, struct err *e)
+{
+	__attribute__((cleanup(conf_auto_decref))) json_t *root = NULL;
+	autofree char *text = NULL, *line = NULL;
+	int r = conf_check(c, e);
+
+	if (r < 0)
+		return r;
+	root = json_object();
+	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
+		const struct conf_field *f = &conf_fields[i];
+		const char *src = (const char *)c + f->offset;
+		json_t *v = f->kind == CONF_USERS    ? conf_users_json(c) :
+			    f->kind == CONF_NUMBER ? json_integer(*(const uint32_t *)src) :
+						     json_string(src);
+
+		json_object_set_new(root, f->name, v);
+	}
+	text = json_dumps(root, JSON_INDENT(2));
+	if (!text)
+		return err_set(e, -ENOMEM, "cannot make the configuration's text");
+	line = x_asprintf("%s\n", text);
+	r = fd_write_file(AT_FDCWD, path, line, strlen(line), 0644);
+	return r < 0 ? err_errno(e, r, "cannot write the configuration %s", path) : 0;
+}
+
+int conf_path(const struct conf *c, char dst[PATH_MAX], enum conf_dir dir, const char *fmt, ...)
+{
+	const char *const dirs[] = {
+		[CONF_RUN] = c->run_dir,
+		[CONF_STATE] = c->state_dir,
+		[CONF_CACHE] = c->cache_dir,
+		[CONF_LIB] = c->lib_dir,
+	};
+	size_t n = strlen(dirs[dir]);
+	va_list ap;
+	int k;
+
+	memcpy(dst, dirs[dir], n);
+	dst[n++] = '/';
+	va_start(ap, fmt);
+	k = vsnprintf(dst + n, PATH_MAX - n, fmt, ap);
+	va_end(ap);
+	return k < 0 || (size_t)k >= PATH_MAX - n ? -ENAMETOOLONG : 0;
+}

@@ -1,0 +1,161 @@
+#include "daemon/seccomp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
+
+#define SECCOMP_NEW_NAMESPACES (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | \
+				CLONE_NEWPID | CLONE_NEWNET)
+
+const char *const seccomp_common[] = {
+	/* files: configuration, failpoints, SQLite (which also locks, truncates and renames) */
+	"read", "write", "readv", "writev", "pread64", "pwrite64", "lseek", "close", "openat", "openat2", "fstat",
+	"newfstatat", "statx", "stat", "lstat", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getcwd",
+	"mkdir", "mkdirat", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2", "ftruncate", "fallocate",
+	"fsync", "fdatasync", "chmod", "fchmod", "fchmodat", "fchown", "utimensat", "flock", "fcntl", "getdents64",
+	"umask", "ioctl:basic", "statfs", "fstatfs",
+	/* descriptors: the relay's pipes, hand-over */
+	"dup", "dup2", "dup3", "pipe2", "splice", "close_range",
+	/* memory: malloc, stacks, SQLite's shared memory */
+	"brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "msync",
+	/* the loop */
+	"epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2", "signalfd4", "poll", "ppoll", "select",
+	"pselect6",
+	/* sockets; which kinds there can be is decided by the network namespace and the user */
+	"socket", "socketpair", "bind", "listen", "accept", "accept4", "connect", "shutdown", "sendto", "recvfrom",
+	"sendmsg", "recvmsg", "getsockopt", "setsockopt", "getsockname", "getpeername",
+	/* threads and the end */
+	"futex", "set_robust_list", "get_robust_list", "rseq", "clone", "clone3", "set_tid_address", "exit",
+	"exit_group", "sched_yield", "sched_getaffinity", "gettid", "tgkill",
+	/* signals; kill is what the failpoint "crash" uses, abort() uses tgkill */
+	"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "kill",
+	/* clocks and who am I */
+	"clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "getpid", "getppid",
+	"getuid", "geteuid", "getgid", "getegid", "uname", "sysinfo", "getrusage", "getrandom", "prctl", "getrlimit",
+	"prlimit64",
+	NULL,
+};
+
+static void seccomp_auto_release(scmp_filter_ctx *ctx)
+{
+	if (*ctx)
+		seccomp_release(*ctx);
+}
+
+static int seccomp_add_ioctl_basic(scmp_filter_ctx ctx)
+{
+	static const unsigned requests[] = { FIONREAD, FIONBIO, TCGETS };
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(requests) && r == 0; i++)
+		r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
+				     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, requests[i]));
+	return r;
+}
+
+static int seccomp_add_clone(scmp_filter_ctx ctx)
+{
+	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES, 0));
+}
+
+static int seccomp_add_clone_any(scmp_filter_ctx ctx)
+{
+	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0);
+}
+
+static int seccomp_add_clone3(scmp_filter_ctx ctx)
+{
+	return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);
+}
+
+static const struct {
+	const char *name;
+	int (*add)(scmp_filter_ctx ctx);
+} seccomp_special[] = {
+	{ "ioctl:basic", seccomp_add_ioctl_basic },
+	{ "clone", seccomp_add_clone },
+	{ "clone:any", seccomp_add_clone_any },
+	{ "clone3", seccomp_add_clone3 },
+};
+
+static int seccomp_add(scmp_filter_ctx ctx, uint32_t action, const char *name)
+{
+	int nr;
+
+	if (action == SCMP_ACT_ALLOW)
+		for (size_t i = 0; i < ARRAY_LEN(seccomp_special); i++)
+			if (str_eq(name, seccomp_special[i].name))
+				return seccomp_special[i].add(ctx);
+	nr = seccomp_syscall_resolve_name(name);
+	if (nr == __NR_SCMP_ERROR)
+		return 0;
+	return seccomp_rule_add(ctx, action, nr, 0);
+}
+
+static int seccomp_build(const char *const *const *lists, const char *const *enosys, scmp_filter_ctx *ret, struct err *e)
+{
+	bool log = str_eq(getenv("SPACE_SECCOMP"), "log");
+	scmp_filter_ctx ctx = seccomp_init(log ? SCMP_ACT_LOG : SCMP_ACT_KILL_PROCESS);
+	int r = 0;
+
+	if (!ctx)
+		return err_set(e, -ENOMEM, "cannot start a seccomp filter");
+	*ret = ctx;
+	/* A search tree instead of a chain: every system call passes here. */
+	seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
+	for (; enosys && *enosys && r == 0; enosys++)
+		r = seccomp_add(ctx, SCMP_ACT_ERRNO(ENOSYS), *enosys);
+	for (; *lists && r == 0; lists++)
+		for (const char *const *name = *lists; *name && r == 0; name++) {
+			r = seccomp_add(ctx, SCMP_ACT_ALLOW, *name);
+			if (r == -EEXIST)       /* said twice, or by enosys before */
+				r = 0;
+			if (r < 0)
+				return err_errno(e, r, "cannot allow the system call %s", *name);
+		}
+	return r < 0 ? err_errno(e, r, "cannot make the seccomp filter") : 0;
+}
+
+int seccomp_apply(const char *const *const *lists, struct err *e)
+{
+	__attribute__((cleanup(seccomp_auto_release))) scmp_filter_ctx ctx = NULL;
+	int r = seccomp_build(lists, NULL, &ctx, e);
+
+	if (r < 0)
+		return r;
+	r = seccomp_load(ctx);
+	return r < 0 ? err_errno(e, r, "cannot load the seccomp filter") : 0;
+}
+
+int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd, struct err *e)
+{
+	__attribute__((cleanup(seccomp_auto_release))) scmp_filter_ctx ctx = NULL;
+	autoclose int fd = memfd_create("seccomp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int r;
+
+	if (fd < 0)
+		return err_errno(e, -errno, "cannot make a file for the seccomp filter");
+	r = seccomp_build(lists, enosys, &ctx, e);
+	if (r < 0)
+		return r;
+	r = seccomp_export_bpf(ctx, fd);
+	if (r < 0)
+		return err_errno(e, r, "cannot export the seccomp filter");
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0 ||
+	    lseek(fd, 0, SEEK_SET) < 0)
+		return err_errno(e, -errno, "cannot seal the seccomp filter");
+	*ret_memfd = TAKE_FD(fd);
+	return 0;
+}
