@@ -17,7 +17,8 @@ struct buf {
 
 void buf_init(struct buf *b, size_t max);
 void buf_done(struct buf *b);                               /* frees; may be called twice */
-static inline const char *buf_data(const struct buf *b) { return b->data_ + b->off_; }
+/* Never NULL: a pointer that may be passed with length 0 to memcpy(3) and may have 0 added. */
+static inline const char *buf_data(const struct buf *b) { return b->data_ ? b->data_ + b->off_ : ""; }
 static inline size_t buf_len(const struct buf *b) { return b->len_; }
 static inline size_t buf_room(const struct buf *b) { return b->max - b->len_; }
 int buf_put(struct buf *b, const void *p, size_t n);
