@@ -72,7 +72,10 @@ struct ipc_call;      /* one request being served */
 
 struct ipc_handler {
 	const struct ipc_op *op;
-	/* Answer at once or later with ipc_answer/ipc_fail. Descriptors in fds belong to the handler (TAKE what is kept; the rest is closed after return). */
+	/*
+	 * Answer at once or later with ipc_answer/ipc_fail, exactly once. `req` stays until then. Descriptors in fds belong to
+	 * the handler (TAKE_FD what is kept; the rest is closed after return).
+	 */
 	void (*fn)(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 };
 
@@ -92,7 +95,7 @@ void ipc_fail(struct ipc_call *call, const struct err *e);
 const char *ipc_call_req_id(const struct ipc_call *call);
 struct ipc_peer *ipc_call_peer(const struct ipc_call *call);
 const struct fd_peer *ipc_peer_cred(const struct ipc_peer *p);
-/* Events to one peer or to all; a peer whose socket is full for events is closed (it reconnects and asks for lists). */
+/* Events to one peer or to all; a peer that lets over 1024 packets or 2 MiB pile up is closed (it reconnects and asks for lists). */
 void ipc_peer_event(struct ipc_peer *p, const char *name, const struct ipc_field *fields, const void *st);
 void ipc_server_event(struct ipc_server *s, const char *name, const struct ipc_field *fields, const void *st);
 void ipc_peer_close(struct ipc_peer *p);
@@ -106,7 +109,12 @@ typedef void ipc_reply_fn(void *arg, const struct err *e /* NULL = fine */, cons
 
 struct ipc_client *ipc_client_new(struct loop *l, const char *path, uid_t server_uid);
 void ipc_client_free(struct ipc_client *c);
-/* fn is called exactly once: answer, error, -ETIMEDOUT or -ECONNRESET. Descriptors in fds belong to fn. At most 1024 in flight. */
+/*
+ * fn is called exactly once and never inside this call: answer, error, -ETIMEDOUT, -ECONNRESET (sent, and then the
+ * connection broke or the client was freed), -EAGAIN (more than 1024 in flight). While there is no connection the call
+ * waits for one, as long as its time-out. `rep` and its JSON live until fn returns; descriptors in fds belong to fn. The
+ * caller keeps his own fds.
+ */
 void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id, const void *req,
 		     const int *fds, size_t n_fds, int timeout_ms, ipc_reply_fn *fn, void *arg);
 void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg), void *arg);
@@ -119,7 +127,10 @@ struct ipc_sync;
 int ipc_sync_open(const char *path, uid_t server_uid /* (uid_t)-1 = any */, struct ipc_sync **ret, struct err *e);
 int ipc_sync_open_fd(int fd, struct ipc_sync **ret);                      /* owns fd */
 void ipc_sync_close(struct ipc_sync *c);
-/* rep is filled (free IPC_JSON members with ipc_done). *n_fds in: room, out: received. */
+/*
+ * rep is filled (free IPC_JSON members with ipc_done; NULL = not wanted). *ret_n_fds in: room, out: received (NULL = none
+ * wanted). A broken connection is made anew by the next call, when it was opened by path.
+ */
 int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
 		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e);
 
