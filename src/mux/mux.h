@@ -20,6 +20,9 @@
  * (END), RST ends both and throws away what is queued. Credits: each side may send MUX_CREDIT_INITIAL bytes in a
  * stream, and more as the other side gives CREDIT after its user has taken them: one slow reader stalls one stream.
  *
+ * Types: 1 RESET {nonce[16], version u32, generation u64, activation[16]}, 2 RESET-ACK {nonce[16], version u32}, 3 OPEN (flag 1 = control),
+ * 4 DATA, 5 END, 6 RST, 7 CREDIT {bytes u32}. The tag of the guest's frames differs from that of the host's.
+ *
  * State of a stream direction: OPEN -> ENDED | RESET. A stream is forgotten when both directions have ended or on RST.
  * Frames for forgotten streams are ignored (they were in flight), except those that break a rule on a living one: those are -EPROTO for
  * the host side (the guest is hostile; the caller ends the channel) and an RST for the guest side.
@@ -40,7 +43,9 @@
 #define MUX_FRAME_MAX (MUX_HEADER_BYTES + MUX_PAYLOAD_MAX + MUX_TAG_BYTES)
 #define MUX_CREDIT_INITIAL 262144
 #define MUX_STREAMS_MAX 1024                     /* alive at once; the host refuses more, the guest answers RST */
-#define MUX_OUT_MAX (4 * MUX_FRAME_MAX)          /* framed bytes waiting for the channel; then mux_can_send is false */
+#define MUX_OUT_MAX (4 * MUX_FRAME_MAX)          /* framed bytes waiting for the channel; then mux_can_send is 0, mux_open -EAGAIN */
+#define MUX_STREAM_CONTROL_MAX 128               /* bytes of OPEN, END, RST and CREDIT that one stream can have waiting */
+#define MUX_CONTROL_MAX (MUX_OUT_MAX + MUX_STREAMS_MAX * MUX_STREAM_CONTROL_MAX)    /* the guest takes no input beyond this */
 
 enum mux_side { MUX_HOST, MUX_GUEST };
 
@@ -49,7 +54,7 @@ struct mux_epoch { uint64_t generation; uint8_t activation[16]; };
 enum mux_event_type {
 	MUX_EV_READY,        /* host: RESET-ACK seen; guest: RESET seen (streams of before were ended by MUX_EV_RST); epoch valid */
 	MUX_EV_OPEN,         /* guest: new stream; `control` says whether it is the bridge's own */
-	MUX_EV_DATA,         /* data/len point into mux memory, valid until the next mux_ call */
+	MUX_EV_DATA,         /* data/len point into mux memory, valid until the next mux_feed, mux_in_*, mux_next */
 	MUX_EV_END,          /* the other side will send no more on this stream */
 	MUX_EV_RST,          /* the stream is gone, both directions */
 	MUX_EV_CREDIT,       /* more may be sent on this stream */
@@ -58,6 +63,7 @@ enum mux_event_type {
 struct mux_event {
 	enum mux_event_type type;
 	uint32_t stream;
+	void *user;                              /* as set by mux_set_user; also when the stream is forgotten with this event */
 	bool control;
 	const uint8_t *data;
 	size_t len;
@@ -73,10 +79,18 @@ void mux_free(struct mux *m);
 int mux_start(struct mux *m, const struct mux_epoch *epoch);
 bool mux_ready(const struct mux *m);
 
-/* Bytes from the channel; at most mux_in_room() are taken. 0 or -EPROTO (host side: the guest broke a rule; text in mux_error). */
+/* The channel was lost (guest: the host went away): every stream ends with MUX_EV_RST, what is queued is thrown away. The parser keeps
+ * its place, since the tail of the old connection may still come. */
+void mux_drop(struct mux *m);
+
+/* Bytes from the channel: n <= mux_in_room(), else -ENOBUFS. -EPROTO after mux_next found a broken rule (host side only). */
 int mux_feed(struct mux *m, const void *p, size_t n);
 size_t mux_in_room(const struct mux *m);
-/* Next event; false = none. Call until false after each feed. */
+/* The same without a copy: read into the returned room, then commit what came. NULL with *ret_room 0 = none. */
+void *mux_in_reserve(struct mux *m, size_t *ret_room);
+int mux_in_commit(struct mux *m, size_t n);
+/* Next event; false = none. Call until false after each feed, then look at mux_error: not NULL = the guest broke a rule, end the
+ * channel. The guest side also says false while MUX_CONTROL_MAX bytes wait in mux_out: call again when it has drained. */
 bool mux_next(struct mux *m, struct mux_event *ret);
 
 /* Bytes for the channel: write buf_data/buf_len, then buf_consume. */
@@ -86,6 +100,10 @@ int mux_open(struct mux *m, bool control, uint32_t *ret_stream);              /*
 /* Bytes that may be sent now on this stream (credit and room in mux_out). 0 = wait for MUX_EV_CREDIT or a drained mux_out. */
 size_t mux_can_send(const struct mux *m, uint32_t stream);
 int mux_send(struct mux *m, uint32_t stream, const void *p, size_t n);        /* n <= mux_can_send */
+/* The same without a copy: n <= mux_can_send and MUX_PAYLOAD_MAX; write at most n bytes there, then finish with what was written (0 = nothing).
+ * No other call on m in between. NULL when it cannot be sent. */
+void *mux_send_start(struct mux *m, uint32_t stream, size_t n);
+void mux_send_finish(struct mux *m, size_t n);
 int mux_end(struct mux *m, uint32_t stream);                                  /* END in our direction */
 int mux_rst(struct mux *m, uint32_t stream);
 /* The user has taken n bytes of MUX_EV_DATA: gives credit back (batched). Not calling it is flow control. */
@@ -94,6 +112,6 @@ void mux_taken(struct mux *m, uint32_t stream, size_t n);
 void *mux_user(const struct mux *m, uint32_t stream);                         /* NULL when the stream is forgotten */
 void mux_set_user(struct mux *m, uint32_t stream, void *user);
 size_t mux_streams(const struct mux *m);
-const char *mux_error(const struct mux *m);
+const char *mux_error(const struct mux *m);                                   /* a sentence; NULL = no rule was broken */
 
 #endif
