@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 0x40:
 			n = mux_can_send(host, data[4]);
 			if (n)
-				mux_send(host, data[4], frame, n > len ? len : n);
+				mux_send(host, data[4], frame, n > len % sizeof(frame) ? len % sizeof(frame) : n);
 			buf_clear(mux_out(host));
 			break;
 		case 0x50:
