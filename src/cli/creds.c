@@ -1,0 +1,126 @@
+/* Where the API is and with which key: the environment first, then ~/.config/space/credentials. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "cli/cli.h"
+
+#define CREDS_FILE_MAX 4096
+
+int creds_set_url(struct cli *c, const char *url, struct err *e)
+{
+	char authority[128];
+	const char *p = url, *end;
+
+	if (str_starts(p, "https://"))
+		return err_set(e, -EINVAL, "%s: this version speaks plain HTTP on loopback only; use http://", url);
+	if (!str_starts(p, "http://"))
+		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
+	p += strlen("http://");
+	end = p + strcspn(p, "/");
+	if (end == p || (size_t)(end - p) >= sizeof(authority) - 4 || (*end && end[1]))
+		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
+	memcpy(authority, p, (size_t)(end - p));
+	authority[end - p] = '\0';
+	if (!strchr(authority, ':'))
+		(void)str_format(authority + (end - p), 4, ":80");
+	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0 || str_copy(c->host, sizeof(c->host), authority) < 0)
+		return err_set(e, -EINVAL, "%s is too long", url);
+	if (str_starts(authority, "localhost:"))
+		return str_format(c->addr, sizeof(c->addr), "tcp:127.0.0.1%s", strchr(authority, ':'));
+	return str_format(c->addr, sizeof(c->addr), "tcp:%s", authority);
+}
+
+int creds_path(char *dst, size_t n, struct err *e)
+{
+	const char *home = getenv("HOME"), *conf = getenv("XDG_CONFIG_HOME");
+	int r;
+
+	if (conf && conf[0] == '/')
+		r = str_format(dst, n, "%s/space/credentials", conf);
+	else if (home && home[0] == '/')
+		r = str_format(dst, n, "%s/.config/space/credentials", home);
+	else
+		return err_set(e, -ENOENT, "HOME is not set; set E2B_API_URL and E2B_API_KEY instead");
+	return r < 0 ? err_set(e, r, "the path of the credentials file is too long") : 0;
+}
+
+static int load_file(struct cli *c, const char *path, struct err *e)
+{
+	autofree char *text = NULL;
+	size_t len;
+	json_error_t je;
+	json_t *v;
+	const char *url = NULL, *key = NULL;
+	int r = fd_read_file(AT_FDCWD, path, CREDS_FILE_MAX, &text, &len);
+
+	if (r == -ENOENT)
+		return err_set_code(e, -ENOENT, "no-credentials",
+				    "there are no credentials: run `sudo space up` on this machine, or set E2B_API_URL and E2B_API_KEY");
+	if (r < 0)
+		return err_errno(e, r, "%s", path);
+	v = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
+	if (!v || json_unpack(v, "{s:s,s:s}", "api_url", &url, "api_key", &key)) {
+		json_decref(v);
+		return err_set(e, -EBADMSG, "%s is damaged: it needs \"api_url\" and \"api_key\"; `sudo space up` writes it anew", path);
+	}
+	r = 0;
+	if (!c->api_url[0])
+		r = creds_set_url(c, url, e);
+	if (!r && !c->api_key[0] && str_copy(c->api_key, sizeof(c->api_key), key) < 0)
+		r = err_set(e, -EBADMSG, "%s: the key is too long", path);
+	json_decref(v);
+	return r;
+}
+
+int creds_load(struct cli *c, struct err *e)
+{
+	const char *url = getenv("E2B_API_URL"), *key = getenv("E2B_API_KEY");
+	char path[512];
+	int r;
+
+	if (c->api_url[0] && c->api_key[0])
+		return 0;
+	if (url && *url) {
+		r = creds_set_url(c, url, e);
+		if (r < 0)
+			return err_wrap(e, "E2B_API_URL");
+	}
+	if (key && *key && str_copy(c->api_key, sizeof(c->api_key), key) < 0)
+		return err_set(e, -EINVAL, "E2B_API_KEY is too long");
+	if (c->api_url[0] && c->api_key[0])
+		return 0;
+	r = creds_path(path, sizeof(path), e);
+	return r < 0 ? r : load_file(c, path, e);
+}
+
+int creds_save(const char *path, const char *api_url, const char *api_key, uid_t uid, gid_t gid, struct err *e)
+{
+	autofree char *dir = x_strdup(path), *text = NULL;
+	json_t *v = json_pack("{s:s,s:s}", "api_url", api_url, "api_key", api_key);
+	int r;
+
+	text = json_dumps(v, JSON_INDENT(2));
+	json_decref(v);
+	*strrchr(dir, '/') = '\0';
+	r = fd_mkdir_p(dir, 0700);
+	if (r < 0)
+		return err_errno(e, r, "cannot make %s", dir);
+	r = fd_write_file(AT_FDCWD, path, text, strlen(text), 0600);
+	if (r < 0)
+		return err_errno(e, r, "cannot write %s", path);
+	if (chown(path, uid, gid) < 0 || chown(dir, uid, gid) < 0)
+		return err_errno(e, -errno, "cannot give %s to its user", path);
+	/* ~/.config itself may have been made just now. */
+	*strrchr(dir, '/') = '\0';
+	struct stat st;
+	if (uid && !stat(dir, &st) && st.st_uid == 0 && str_ends(dir, "/.config") && chown(dir, uid, gid) < 0)
+		return err_errno(e, -errno, "cannot give %s to its user", dir);
+	return 0;
+}

@@ -1,0 +1,61 @@
+/*
+ * `space up` and `space down`: a whole single node in the foreground.
+ *
+ * up.c       options, the lock, the order of starting and ending, the supervisor's loop
+ * up_store.c storage: the btrfs file and its mount; the folders of an instance
+ * up_image.c kernel, initramfs, base image, the digest that names the template
+ * up_keys.c  signing keys, key bundle, API keys (`space key`)
+ * up_proc.c  the daemons: start, restart with back-off, end
+ * up_demo.c  the main job in front of the user's eyes
+ */
+#ifndef CLI_UP_H
+#define CLI_UP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "cli/cli.h"
+#include "daemon/conf.h"
+#include "loop/loop.h"
+#include "store/store.h"
+
+#define UP_SIZE_DEFAULT (64ULL << 30)
+#define UP_SIZE_MIN (6ULL << 30)
+#define UP_PORT_DEFAULT 4983
+
+struct up_options {
+	const char *instance, *state_dir, *run_dir, *cache_dir, *lib_dir;
+	uint64_t size_bytes;
+	uint16_t port;
+	uint32_t service_uid;             /* 0 = the service users by name */
+	uint32_t uid_base;
+	uint32_t max_sandboxes;
+	bool detach, demo;
+};
+
+/* Says a step on stderr: "space: making the base template... done (12 s)". */
+void up_say(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+int up_conf_make(const struct up_options *o, struct conf *ret, struct err *e);
+
+int up_store_open(struct cli *c, const struct conf *k, uint64_t size_bytes, struct err *e);      /* folders, file, mount */
+int up_store_close(const struct conf *k, struct err *e);                                         /* unmount, detach */
+int up_run_dirs(const struct conf *k, struct err *e);
+void up_run_remove(const struct conf *k);                                                        /* run folder and cgroups */
+int up_store_url(const struct conf *k, char dst[PATH_MAX + 16]);
+
+int up_image_prepare(struct cli *c, struct conf *k, struct err *e);                              /* fills kernel, initrd, base_image, vmm, accel, template_id */
+
+int up_keys_prepare(const struct conf *k, struct store *s, struct err *e);
+int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url, struct err *e);
+
+struct up_proc;
+int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret, struct err *e);
+int up_proc_start(struct up_proc *p, struct err *e);
+void up_proc_reap(struct up_proc *p);                                                            /* on SIGCHLD */
+void up_proc_end(struct up_proc *p, void (*done)(void *arg), void *arg);                         /* SIGTERM, after 5 s SIGKILL */
+void up_proc_free(struct up_proc *p);
+
+int up_demo(struct cli *c, struct err *e);
+
+#endif

@@ -1,0 +1,2 @@
+export class Facts { constructor(c,o,t){Object.assign(this,{c,o,t});} }
+export const reasons = [];
