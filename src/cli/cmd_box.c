@@ -81,8 +81,12 @@ static void print_age(const char *iso)
 	int64_t s = (clock_wall_ms() - t) / 1000;
 	char text[32];
 
-	(void)(s < 120 ? str_format(text, sizeof(text), "%ds", (int)s) : s < 7200 ? str_format(text, sizeof(text), "%dm", (int)(s / 60)) :
-	       s < 172800 ? str_format(text, sizeof(text), "%dh", (int)(s / 3600)) : str_format(text, sizeof(text), "%dd", (int)(s / 86400)));
+	static const struct { int64_t below, unit; char letter; } units[] = { { 120, 1, 's' }, { 7200, 60, 'm' }, { 172800, 3600, 'h' }, { INT64_MAX, 86400, 'd' } };
+	size_t u = 0;
+
+	while (s >= units[u].below)
+		u++;
+	(void)str_format(text, sizeof(text), "%lld%c", (long long)(s / units[u].unit), units[u].letter);
 	printf("%-8s", text);
 }
 
@@ -128,10 +132,10 @@ int cmd_ls(struct cli *c, int argc, char **argv)
 }
 
 /* stop, start and kill differ in their request only. */
-static const struct { const char *name, *method, *target, *doing; } life[] = {
-	{ "stop", "POST", "/v1/sandboxes/%s/stop", "stopping" },
-	{ "start", "POST", "/v1/sandboxes/%s/start", "starting" },
-	{ "kill", "DELETE", "/sandboxes/%s", "deleting" },
+static const struct { const char *name, *method, *before, *after, *doing; } life[] = {
+	{ "stop", "POST", "/v1/sandboxes/", "/stop", "stopping" },
+	{ "start", "POST", "/v1/sandboxes/", "/start", "starting" },
+	{ "kill", "DELETE", "/sandboxes/", "", "deleting" },
 };
 
 static int life_one(struct cli *c, const char *name, json_t *results, struct err *e)
@@ -146,7 +150,7 @@ static int life_one(struct cli *c, const char *name, json_t *results, struct err
 		k++;
 	if (r < 0)
 		return r;
-	if (str_format(target, sizeof(target), life[k].target, b.id) < 0)
+	if (str_format(target, sizeof(target), "%s%s%s", life[k].before, b.id, life[k].after) < 0)
 		return err_set(e, -EINVAL, "the ID is too long");
 	r = api_call_progress(c, life[k].doing, life[k].method, target, NULL, &answer, e);
 	if (r < 0)

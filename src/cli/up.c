@@ -163,8 +163,6 @@ static int prepare_store(struct up *u, struct store **ret, struct err *e)
 	return r;
 }
 
-int up_image_template(struct cli *c, struct conf *k, struct err *e);
-
 static int prepare(struct up *u, struct err *e)
 {
 	int r = up_run_dirs(&u->conf, e);

@@ -44,7 +44,8 @@ int up_run_dirs(const struct conf *k, struct err *e);
 void up_run_remove(const struct conf *k);                                                        /* run folder and cgroups */
 int up_store_url(const struct conf *k, char dst[PATH_MAX + 16]);
 
-int up_image_prepare(struct cli *c, struct conf *k, struct err *e);                              /* fills kernel, initrd, base_image, vmm, accel, template_id */
+int up_image_prepare(struct cli *c, struct conf *k, struct err *e);                              /* fills kernel, initrd, base_image, vmm */
+int up_image_template(struct cli *c, struct conf *k, struct err *e);                             /* fills accel, template_id */
 
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e);
 int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url, struct err *e);

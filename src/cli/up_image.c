@@ -17,7 +17,6 @@
 #include "vmm/probe.h"
 #include "vmm/vmm.h"
 
-#define VMM_PATH "/usr/bin/qemu-system-x86_64"
 #define TEMPLATE_FORMAT "space template 1"
 
 static int hash_file(crypto_hash_sha256_state *h, const char *path, struct err *e)
@@ -75,7 +74,8 @@ static int template_id(struct conf *k, struct err *e)
 			 vmm_qemu.cpu_model(str_eq(k->accel, "kvm") ? VMM_ACCEL_KVM : VMM_ACCEL_TCG));
 	hash_text(&h, text);
 	hash_text(&h, k->base_image);       /* its folder's name is the digest of the recipe */
-	if ((r = hash_file(&h, k->kernel, e)) < 0 || (r = hash_file(&h, k->initrd, e)) < 0 || (r = hash_file(&h, k->vmm, e)) < 0)
+	hash_text(&h, k->vmm);              /* and this one's that of the build */
+	if ((r = hash_file(&h, k->kernel, e)) < 0 || (r = hash_file(&h, k->initrd, e)) < 0)
 		return r;
 	crypto_hash_sha256_final(&h, digest);
 	str_hex(hex, digest, 8);
@@ -85,7 +85,8 @@ static int template_id(struct conf *k, struct err *e)
 int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
 {
 	autofree char *kernel_sh = x_asprintf("%s/image/kernel.sh", k->lib_dir), *base_sh = x_asprintf("%s/image/base.sh", k->lib_dir);
-	autofree char *kernel_dir = NULL, *base = NULL;
+	autofree char *vmm_sh = x_asprintf("%s/image/vmm.sh", k->lib_dir);
+	autofree char *kernel_dir = NULL, *base = NULL, *vmm = NULL;
 	int r;
 
 	setenv("SPACE_CACHE", k->cache_dir, 1);
@@ -97,35 +98,33 @@ int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
 		return err_wrap(e, "initramfs");
 	if ((r = up_exec((const char *const[]){ base_sh, kernel_dir, NULL }, &base, e)) < 0)
 		return err_wrap(e, "base image");
-	if (str_copy(k->base_image, sizeof(k->base_image), base) < 0 || str_copy(k->vmm, sizeof(k->vmm), VMM_PATH) < 0)
+	if ((r = up_exec((const char *const[]){ vmm_sh, NULL }, &vmm, e)) < 0)
+		return err_wrap(e, "VMM");
+	if (str_copy(k->base_image, sizeof(k->base_image), base) < 0 || str_copy(k->vmm, sizeof(k->vmm), vmm) < 0)
 		return err_set(e, -ENAMETOOLONG, "the cache folder's name is too long");
-	if (access(k->vmm, X_OK) < 0)
-		return err_set(e, -ENOENT, "%s is missing; `make setup` installs it", k->vmm);
 	return 0;
 }
 
 /* The accelerator is asked for after the files are there: the probe boots this kernel with this agent. */
-static int choose_accel(struct cli *c, struct conf *k, struct err *e);
+static int choose_accel(struct cli *c, struct conf *k, struct err *e)
+{
+	struct probe_conf pc = { .vmm_tree = k->vmm, .kernel = k->kernel, .initrd = k->initrd, .cache_dir = k->cache_dir, .uid = k->uid_base };
+	struct probe_result res;
+	int r = probe_accel(&pc, k->accel, &res, e);
+
+	if (r < 0)
+		return r;
+	(void)str_copy(k->accel, sizeof(k->accel), vmm_accel_names[res.accel]);
+	if (res.accel == VMM_ACCEL_TCG) {
+		up_say(c, "WARNING: sandboxes run under software emulation (%s):", res.why);
+		up_say(c, "         good for development, slow, and NOT a security boundary");
+	}
+	return 0;
+}
 
 int up_image_template(struct cli *c, struct conf *k, struct err *e)
 {
 	int r = choose_accel(c, k, e);
 
 	return r < 0 ? r : template_id(k, e);
-}
-
-static int choose_accel(struct cli *c, struct conf *k, struct err *e)
-{
-	struct vmm_probe_spec spec = { .vmm = k->vmm, .kernel = k->kernel, .initrd = k->initrd, .cache_dir = k->cache_dir };
-	struct vmm_probe_result res;
-	int r = vmm_probe(&spec, &res, e);
-
-	if (r < 0)
-		return r;
-	(void)str_copy(k->accel, sizeof(k->accel), vmm_accel_names[res.accel]);
-	if (res.accel == VMM_ACCEL_TCG) {
-		up_say(c, "WARNING: no usable KVM (%s). Sandboxes run under software emulation: for", res.why);
-		up_say(c, "         development only, slow, and NOT a security boundary.");
-	}
-	return 0;
 }

@@ -38,7 +38,8 @@ struct conf {
 	char domain[128];
 	uint32_t max_sandboxes;
 	/* The files that the base template is made of (written by `space up`; node-manager reads them). */
-	char kernel[CONF_PATH_MAX], initrd[CONF_PATH_MAX], base_image[CONF_PATH_MAX], vmm[CONF_PATH_MAX];
+	char kernel[CONF_PATH_MAX], initrd[CONF_PATH_MAX], base_image[CONF_PATH_MAX];
+	char vmm[CONF_PATH_MAX];             /* folder CACHE/vmm/DIGEST of image/vmm.sh: the root tree of the VMM's jail */
 	char template_id[64];                /* "base-" and 16 hex digits: digest of everything in the recipe */
 };
 
