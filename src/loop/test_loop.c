@@ -17,11 +17,12 @@
 
 #define TIMERS 500
 
-static int order[TIMERS], n_order;
+static int64_t order[TIMERS];
+static int n_order;
 
 static void on_timer(struct loop_timer *t)
 {
-	order[n_order++] = (int)(intptr_t)t->arg;
+	order[n_order++] = t->at_ms;
 }
 
 static void test_timers(void **state)
@@ -35,7 +36,7 @@ static void test_timers(void **state)
 		int ms = (i * 37) % TIMERS / 10;
 
 		loop_timer_set(l, &t[i], 1000, on_timer, NULL);
-		loop_timer_set(l, &t[i], ms, on_timer, (void *)(intptr_t)ms);
+		loop_timer_set(l, &t[i], ms, on_timer, NULL);
 	}
 	for (int i = 0; i < TIMERS; i += 3, stopped++) {
 		loop_timer_stop(&t[i]);
