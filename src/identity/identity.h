@@ -11,7 +11,6 @@
 #include "base/err.h"
 #include "identity/identity_limits.h"
 
-
 enum id_substrate { ID_SUBSTRATE_MICROVM, ID_SUBSTRATE_K8S, ID_SUBSTRATE_COUNT };
 extern const char *const id_substrate_names[];
 
@@ -70,7 +69,7 @@ struct key_signer { char kid[ID_KID_MAX + 1]; uint8_t secret[KEY_SECRET_BYTES]; 
 
 int key_init(void);                                                        /* sodium_init; call once */
 int key_generate(const char *kid, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES]);
-int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES], struct err *e);   /* file must be 0400 or 0600 and ours or root's; format: one JSON object {"kid","secret"(hex seed)} */
+int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES], struct err *e);   /* file must be 0400 or 0600 and ours or root's; exactly {"kid":"...","secret":"<seed as hex>"} and a newline; ret_public may be NULL */
 int key_save(const char *path, const struct key_signer *k, struct err *e);  /* 0400, new file only */
 void key_signer_done(struct key_signer *k);
 const struct key_entry *bundle_find(const struct key_bundle *b, const char *kid);
@@ -106,7 +105,10 @@ int cap_sign(const struct capability *c, const struct key_signer *k, int64_t now
 int cap_verify(const char *text, size_t n, const struct key_bundle *b, struct capability *ret, struct err *e);
 int cap_check_time(const struct capability *c, int64_t now_s, struct err *e);       /* -EACCES */
 
-/* Cache of *signature* results by hash of the token until its expiry or the bundle's change. Fixed number of entries. */
+/*
+ * Cache of *signature* results by hash of the token until its expiry or the bundle's change. Fixed number of entries.
+ * cap_cache_verify does cap_check_time too; the comparison stays with the caller.
+ */
 struct cap_cache;
 struct cap_cache *cap_cache_new(size_t entries);
 void cap_cache_free(struct cap_cache *c);
