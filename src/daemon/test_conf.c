@@ -1,0 +1,188 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "daemon/conf.h"
+
+static char dir[] = "/tmp/space-test-conf-XXXXXX";
+static char path[64];
+
+static const struct conf good = {
+	.instance = "default",
+	.state_dir = "/var/lib/space/default",
+	.run_dir = "/run/space/default",
+	.cache_dir = "/var/cache/space",
+	.lib_dir = "/usr/local/lib/space",
+	.cgroup_root = "space-default",
+	.uid_base = 2000000000,
+	.users = { 991, 992, 993, 994 },
+	.worker = "0b8f9ab2-1d5c-4c57-9f6e-0f6d2b1c3a4e",
+	.accel = "auto",
+	.api_listen = "tcp:127.0.0.1:4983",
+	.domain = "localhost:4983",
+	.max_sandboxes = 64,
+};
+
+static int setup(void **state)
+{
+	if (!mkdtemp(dir))
+		return -1;
+	return str_format(path, sizeof(path), "%s/conf.json", dir);
+}
+
+static int teardown(void **state)
+{
+	unlink(path);
+	return rmdir(dir);
+}
+
+static void skip_unless_root(void)
+{
+	if (geteuid() != 0)
+		skip();
+}
+
+static void test_round(void **state)
+{
+	struct conf c;
+	struct err e = { 0 };
+
+	skip_unless_root();
+	assert_int_equal(conf_write(path, &good, &e), 0);
+	assert_int_equal(conf_load(path, &c, &e), 0);
+	assert_memory_equal(&c, &good, sizeof(c));
+}
+
+static void test_trust(void **state)
+{
+	struct conf c;
+	struct err e = { 0 };
+
+	skip_unless_root();
+	assert_int_equal(conf_write(path, &good, &e), 0);
+	assert_int_equal(chmod(path, 0664), 0);
+	assert_int_equal(conf_load(path, &c, &e), -EPERM);
+	assert_int_equal(chmod(path, 0644), 0);
+	assert_int_equal(chown(path, 1, 0), 0);
+	assert_int_equal(conf_load(path, &c, &e), -EPERM);
+	assert_int_equal(conf_load(dir, &c, &e), -EPERM);
+	assert_int_equal(conf_load("/no/such", &c, &e), -ENOENT);
+	assert_int_equal(conf_load("/dev/null", &c, &e), -EPERM);
+}
+
+static int load_text(const char *text, struct err *e)
+{
+	struct conf c;
+
+	unlink(path);
+	assert_int_equal(fd_write_file(AT_FDCWD, path, text, strlen(text), 0644), 0);
+	return conf_load(path, &c, e);
+}
+
+/* Each change of a good text makes it a bad one. */
+static void test_strict(void **state)
+{
+	static const struct {
+		const char *from, *to, *says;
+	} rows[] = {
+		{ "\"accel\"", "\"accelerator\"", "not a field" },
+		{ "\"accel\": \"auto\",", "", "accel is missing" },
+		{ "\"auto\"", "\"fast\"", "accel must be" },
+		{ "\"auto\"", "1", "accel must be" },
+		{ "\"auto\"", "\"au\\u0000to\"", "not JSON" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 64, \"max_sandboxes\": 65", "not JSON" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 0", "max_sandboxes must be" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 64.5", "max_sandboxes must be" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": -1", "max_sandboxes must be" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 4294967360", "max_sandboxes must be" },
+		{ "2000000000", "1000", "uid_base must be" },
+		{ "2000000000", "4294967290", "uid_base must be" },
+		{ "991", "0", "not root" },
+		{ "991", "992", "are the same" },
+		{ "991", "2000000001", "among the sandboxes" },
+		{ "\"space-api\"", "\"space-apj\"", "space-api" },
+		{ "\"space-api\": 991", "\"space-api\": 991, \"x\": 1", "unknown field" },
+		{ "\"instance\": \"default\"", "\"instance\": \"Default\"", "instance must be" },
+		{ "\"instance\": \"default\"", "\"instance\": \"1default\"", "instance must be" },
+		{ "\"instance\": \"default\"", "\"instance\": \"thirteenchars\"", "instance is longer" },
+		{ "/run/space", "run/space", "run_dir must be" },
+		{ "/run/space", "/run/../space", "run_dir must be" },
+		{ "/run/space", "/run//space", "run_dir must be" },
+		{ "/run/space/default", "/run/space/", "run_dir must be" },
+		{ "/run/space/default", "/", "run_dir must be" },
+		{ "\"space-default\"", "\"a/b\"", "cgroup_root must be" },
+		{ "\"space-default\"", "\"..\"", "cgroup_root must be" },
+		{ "0b8f9ab2-", "0b8f9ab2", "worker must be" },
+		{ "tcp:127.0.0.1:4983", "127.0.0.1:4983", "api_listen must be" },
+		{ "localhost:4983", "localhost:99999", "domain must be" },
+		{ "localhost:4983", "local host", "domain must be" },
+		{ "{", "[{", "not JSON" },
+		{ "}\n}", "}\n} x", "not JSON" },
+	};
+	autofree char *text = NULL;
+	struct err e = { 0 };
+
+	skip_unless_root();
+	assert_int_equal(conf_write(path, &good, &e), 0);
+	assert_int_equal(fd_read_file(AT_FDCWD, path, 16384, &text, NULL), 0);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		const char *at = strstr(text, rows[i].from);
+		autofree char *bad = NULL;
+
+		if (str_eq(rows[i].from, "}\n}"))
+			bad = x_asprintf("%sx", text);
+		else
+			assert_non_null(at);
+		if (!bad)
+			bad = x_asprintf("%.*s%s%s", (int)(at - text), text, rows[i].to, at + strlen(rows[i].from));
+		if (load_text(bad, &e) >= 0 || !strstr(e.text, rows[i].says))
+			fail_msg("row %zu (%s): %s", i, rows[i].to, e.text);
+	}
+	assert_true(load_text("", &e) < 0);
+	assert_true(load_text("[]", &e) < 0);
+}
+
+static void test_too_long(void **state)
+{
+	static char big[20000];
+	struct err e = { 0 };
+
+	skip_unless_root();
+	memset(big, ' ', sizeof(big) - 1);
+	assert_int_equal(load_text(big, &e), -EFBIG);
+}
+
+static void test_path(void **state)
+{
+	char p[PATH_MAX], big[PATH_MAX];
+
+	assert_int_equal(conf_path(&good, p, CONF_RUN, "%s.sock", "nm"), 0);
+	assert_string_equal(p, "/run/space/default/nm.sock");
+	assert_int_equal(conf_path(&good, p, CONF_STATE, "x"), 0);
+	assert_string_equal(p, "/var/lib/space/default/x");
+	memset(big, 'x', sizeof(big) - 1);
+	big[sizeof(big) - 1] = '\0';
+	assert_int_equal(conf_path(&good, p, CONF_LIB, "%s", big), -ENAMETOOLONG);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round), cmocka_unit_test(test_trust), cmocka_unit_test(test_strict),
+		cmocka_unit_test(test_too_long), cmocka_unit_test(test_path),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
