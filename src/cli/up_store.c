@@ -84,6 +84,14 @@ static bool is_mount_point(const char *path)
 	return stat(path, &a) == 0 && stat(parent, &b) == 0 && a.st_dev != b.st_dev;
 }
 
+/* Without --size: 64 GiB, or half of what is free, in whole GiB. */
+static uint64_t default_size(const struct statvfs *vfs)
+{
+	uint64_t half = (uint64_t)vfs->f_bavail * vfs->f_frsize / 2 >> 30 << 30;
+
+	return half > UP_SIZE_DEFAULT ? UP_SIZE_DEFAULT : half < UP_SIZE_MIN ? UP_SIZE_MIN : half;
+}
+
 static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struct err *e)
 {
 	autofree char *temp = x_asprintf("%s.new", file), *dir = x_strdup(file);
@@ -92,7 +100,11 @@ static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struc
 	int r;
 
 	*strrchr(dir, '/') = '\0';
-	if (statvfs(dir, &vfs) == 0 && (uint64_t)vfs.f_bavail * vfs.f_frsize < size_bytes + MKFS_RESERVE_BYTES) {
+	if (statvfs(dir, &vfs) < 0)
+		return err_errno(e, -errno, "%s", dir);
+	if (!size_bytes)
+		size_bytes = default_size(&vfs);
+	if ((uint64_t)vfs.f_bavail * vfs.f_frsize < size_bytes + MKFS_RESERVE_BYTES) {
 		uint64_t fits = (uint64_t)vfs.f_bavail * vfs.f_frsize;
 
 		return err_set_code(e, -ENOSPC, "no-space", "%s has room for %llu GiB, the storage file would take %llu GiB; give a smaller --size (at least %llu GiB)",
