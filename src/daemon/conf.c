@@ -104,6 +104,7 @@ static const struct conf_field {
 	CONF_ROW(run_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(cache_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(lib_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
+	CONF_ROW(vmm, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(cgroup_root, CONF_TEXT, conf_is_component, "one name of letters, digits and . _ -"),
 	CONF_ROW(uid_base, CONF_NUMBER, NULL, NULL),
 	CONF_ROW(users, CONF_USERS, NULL, NULL),

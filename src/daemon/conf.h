@@ -6,7 +6,7 @@
  *	  "cache_dir": "/var/cache/space", "lib_dir": "/usr/local/lib/space", "uid_base": 2000000000,
  *	  "cgroup_root": "space-default",
  *	  "users": { "space-api": 991, ... },          (names to numeric uid = gid)
- *	  "worker": "uuid", "accel": "auto",
+ *	  "vmm": "/var/cache/space/vmm/DIGEST", "worker": "uuid", "accel": "auto",
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
  *	  "max_sandboxes": 64 }
  *

@@ -80,18 +80,18 @@ static int daemon_drop_bounding(uint64_t keep)
 	return 0;
 }
 
-static int daemon_become(const struct daemon_def *def, uid_t id, struct err *e)
+static int daemon_become(const struct daemon_def *def, uid_t id, gid_t gid, struct err *e)
 {
 	if (def->keep_caps && prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) < 0)
 		return err_errno(e, -errno, "cannot keep capabilities");
-	if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, id, id, id) < 0 ||
+	if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, gid, gid, gid) < 0 ||
 	    syscall(SYS_setresuid, id, id, id) < 0)
 		return err_errno(e, -errno, "cannot become the user %s (%u); start this program as root", def->user ? def->user : "root",
 				 (unsigned)id);
 	return 0;
 }
 
-static int daemon_reduce(const struct daemon_def *def, uid_t id, struct err *e)
+static int daemon_reduce(const struct daemon_def *def, uid_t id, gid_t gid, struct err *e)
 {
 	uint64_t permitted = 0;
 	int r = daemon_get_caps(&permitted);
@@ -103,8 +103,8 @@ static int daemon_reduce(const struct daemon_def *def, uid_t id, struct err *e)
 		r = daemon_drop_bounding(def->keep_caps);
 	if (r < 0)
 		return err_errno(e, r, "cannot reduce the capability bounding set");
-	if (getuid() != id || geteuid() != id || getgid() != id || getegid() != id)
-		r = daemon_become(def, id, e);
+	if (getuid() != id || geteuid() != id || getgid() != gid || getegid() != gid)
+		r = daemon_become(def, id, gid, e);
 	else if (permitted >> CAP_SETGID & 1 && syscall(SYS_setgroups, 0, NULL) < 0)
 		r = err_errno(e, -errno, "cannot drop the supplementary groups");
 	if (r < 0)
@@ -114,10 +114,12 @@ static int daemon_reduce(const struct daemon_def *def, uid_t id, struct err *e)
 	return r < 0 ? err_errno(e, r, "cannot set the capabilities") : 0;
 }
 
-static uid_t daemon_user(const struct daemon_def *def, const struct conf *c)
+static uid_t daemon_id(const char *name, const struct conf *c)
 {
+	if (!name)
+		return 0;
 	for (int i = 0; i < CONF_USER_COUNT; i++)
-		if (str_eq(def->user, conf_user_names[i]))
+		if (str_eq(name, conf_user_names[i]))
 			return c->users[i];
 	return (uid_t)-1;
 }
@@ -126,16 +128,18 @@ int daemon_confine(const struct daemon_def *def, const struct conf *c, struct er
 {
 	const char *const *const lists[] = { seccomp_common, def->syscalls, NULL };
 	const struct rlimit none = { 0, 0 };
-	uid_t id = def->user ? daemon_user(def, c) : 0;
+	const char *group = def->group ? def->group : def->user;
+	uid_t id = daemon_id(def->user, c);
+	gid_t gid = daemon_id(group, c);
 	int r;
 
-	if (id == (uid_t)-1)
-		return err_set(e, -EINVAL, "there is no user \"%s\" in the configuration", def->user);
+	if (id == (uid_t)-1 || gid == (gid_t)-1)
+		return err_set(e, -EINVAL, "there is no user \"%s\" in the configuration", id == (uid_t)-1 ? def->user : group);
 	if (daemon_threads() != 1)
 		return err_set(e, -EBUSY, "confinement must come before threads");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || setrlimit(RLIMIT_CORE, &none) < 0)
 		return err_errno(e, -errno, "cannot set no_new_privs and the core limit");
-	r = daemon_reduce(def, id, e);
+	r = daemon_reduce(def, id, gid, e);
 	if (r < 0)
 		return r;
 	/* After the change of user, which sets it anew (prctl(2)). */
@@ -299,7 +303,7 @@ int daemon_main(int argc, char **argv, const struct daemon_def *def)
 		fprintf(stderr, "Usage: %s --config FILE\n", def->name);
 		return DAEMON_EXIT_USAGE;
 	}
-	umask(022);
+	umask(def->umask ? def->umask : 022);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	mallopt(M_ARENA_MAX, DAEMON_ARENAS);

@@ -25,6 +25,7 @@ static const struct conf good = {
 	.run_dir = "/run/space/default",
 	.cache_dir = "/var/cache/space",
 	.lib_dir = "/usr/local/lib/space",
+	.vmm = "/var/cache/space/vmm/0123",
 	.cgroup_root = "space-default",
 	.uid_base = 2000000000,
 	.users = { 991, 992, 993, 994 },

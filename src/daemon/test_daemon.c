@@ -31,6 +31,7 @@ static const struct conf conf = {
 	.run_dir = "/tmp/none",
 	.cache_dir = "/tmp/none",
 	.lib_dir = "/tmp/none",
+	.vmm = "/var/cache/space/vmm/0123",
 	.cgroup_root = "space-test",
 	.uid_base = 2000000000,
 	.users = { 61001, 61002, 61003, 61004 },

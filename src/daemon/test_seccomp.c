@@ -208,6 +208,7 @@ static void test_export(void **state)
 static const struct daemon_def test_daemon = {
 	.name = "test",
 	.user = "space-sbx",
+	.group = "space-ctl",
 	.keep_caps = 1 << 5,                    /* CAP_KILL */
 	.syscalls = extra,
 };
@@ -235,7 +236,7 @@ static bool status_has(const char *const *lines, size_t n)
 static int do_confine_user(void)
 {
 	static const char *const want[] = {
-		"Uid:\t61004\t61004\t61004\t61004\n", "Gid:\t61004\t61004\t61004\t61004\n", "Groups:\t \n",
+		"Uid:\t61004\t61004\t61004\t61004\n", "Gid:\t61002\t61002\t61002\t61002\n", "Groups:\t \n",
 		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000020\n", "CapEff:\t0000000000000020\n",
 		"CapBnd:\t0000000000000020\n", "CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n",
 	};
