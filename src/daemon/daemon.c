@@ -303,7 +303,7 @@ int daemon_main(int argc, char **argv, const struct daemon_def *def)
 		fprintf(stderr, "Usage: %s --config FILE\n", def->name);
 		return DAEMON_EXIT_USAGE;
 	}
-	umask(def->umask ? def->umask : 022);
+	umask(def->umask ? def->umask : 077);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	mallopt(M_ARENA_MAX, DAEMON_ARENAS);

@@ -33,8 +33,6 @@ struct daemon_ctx {
 struct daemon_def {
 	const char *name;                /* "sbx-manager" */
 	const char *user;                /* key in conf.users; NULL = stays root */
-	const char *group;               /* key in conf.users whose number is the group; NULL = that of user */
-	mode_t umask;                    /* 0 = 022 */
 	const char *group;               /* key in conf.users whose number is the gid; NULL = as user */
 	mode_t umask;                    /* 0 = 077 */
 	uint64_t keep_caps;              /* bit mask 1 << CAP_x */
