@@ -1,0 +1,70 @@
+/*
+ * node-api: the node's only listener for the control plane. HTTP/1.1 in, sbx-manager behind. It holds no key and no
+ * record: it asks sbx-manager to admit each request, gets the stream to the bridge as a descriptor, and relays.
+ *
+ * Requests carry Space-Op: forward | lifecycle | bundle | report (the table in node.c), Space-Request-Id, and, for the
+ * first two, Space-Capability. What node-api itself answers with an error has Space-Error: <code>, a refused capability
+ * 421 with Space-Refusal: refresh-route | deny (R-3). A guest cannot say either: Space-* is taken out of its answers.
+ *
+ * Leases (T-1): a stream is shut before it is closed, since sbx-manager holds a duplicate; then its end is reported. The
+ * event "revoked" throws away what is buffered and cuts the client side: never a clean end.
+ */
+#ifndef NODE_API_NODE_H
+#define NODE_API_NODE_H
+
+#include "base/list.h"
+#include "http/server.h"
+#include "identity/identity_limits.h"
+#include "ipc/ipc.h"
+#include "loop/loop.h"
+
+#define NODE_PEERS_MAX 4
+#define NODE_CONNS_MAX 4096          /* idle and asking connections; beyond: 503 */
+#define NODE_STREAMS_MAX 8192        /* relayed requests at a time; beyond: 429 */
+#define NODE_BODY_MAX 65536          /* life-cycle specs and bundles */
+#define NODE_REPORT_PAGES_MAX 1024
+
+struct node_conf {
+	const char *sbx_path;                        /* sbx-manager's socket */
+	uid_t sbx_uid;
+	uid_t peers[NODE_PEERS_MAX]; size_t n_peers; /* who may connect (SO_PEERCRED) */
+	int admit_timeout_ms, lifecycle_timeout_ms;  /* 0 = the defaults */
+	int head_timeout_ms, stall_timeout_ms;
+};
+
+struct node {
+	struct loop *loop;
+	struct node_conf conf;
+	struct http_server *http;
+	struct ipc_client *sbx;
+	struct list streams;
+	size_t n_streams;
+};
+
+/* One request that waits for sbx-manager. Freed by its `end` in the server. */
+struct node_call {
+	struct node *node;
+	struct http_req *req;
+	char req_id[IPC_REQ_ID_MAX + 1];
+	char capability[CAP_TEXT_MAX];
+	char kind[16];
+	int64_t start_ms;
+	json_t *report_node, *report_sandboxes;      /* of a report, page by page */
+	unsigned pages;
+};
+
+struct node *node_new(struct loop *l, const struct node_conf *c);
+void node_free(struct node *n);
+void node_accept(struct node *n, int fd);            /* owns fd */
+
+/* ---- between the files of node-api ---- */
+void node_refuse(struct node_call *c, const struct err *e);      /* answers with the error; c is gone */
+void node_answer_json(struct node_call *c, int status, json_t *body);   /* takes body; c is gone */
+void node_forward(struct node_call *c);
+void node_lifecycle(struct node_call *c);
+void node_bundle(struct node_call *c);
+void node_report(struct node_call *c);
+void node_revoked(struct node *n, uint64_t lease);
+void node_cut_all(struct node *n);
+
+#endif
