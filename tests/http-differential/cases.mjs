@@ -39,7 +39,7 @@ const CODINGS = ['Chunked', 'CHUNKED', 'gzip, chunked', 'chunked, gzip', 'identi
 	'chunked;q=1', 'chunked,', ',chunked', '', 'chunked identity', '\x0bchunked', 'chunked\x0b', '\tchunked\t', 'chun ked', 'identity, chunked'];
 const LINE_ENDS = ['\n', '\r', '\r\r\n', '\n\r', '\r\n\r\n', ' \r\n', '\r\n ', '\0\r\n', '\x0b\r\n', '\r \n'];
 const EXTENSIONS = [';a', ';a=b', ';a="b c"', ';a="b;c"', ';a=b;c', ';', '; a', ' ;a', ';a=', ';=', ';a="', ';a="b\\"c"', ';\x01', ';\xe4', ' ',
-	'\t', ';a b', ';a\n', ';a\r', ';a=b ', ';a ;b', ';(', ';a="\x7f"', ';' + 'e'.repeat(300)];
+	'\t', ';a b', ';a\n', ';a\r', ';a=b ', ';a ;b', ';a=b=c', ';a"b"', ';a="b"c', ';a="b";c', ';;', ';a;', ';a==b', ';a=""', ';a="\\', ';(', ';a="\x7f"', ';' + 'e'.repeat(300)];
 const TRAILERS = ['A: b', 'A: b', 'X-Sum: 5', 'A:', 'A', ' A: b', 'A : b', ': b', 'A: \x01', 'A: b\n', 'A: b\r\n c', 'Content-Length: 5',
 	'Transfer-Encoding: chunked', 'Host: b', 'A: ' + 'z'.repeat(9000), 'A\xe4: b'];
 const STATUSES = ['200 OK', '200 OK', '200', '200 ', '201 Created', '404 Not Found', '500 x', '204 No Content', '304 Not Modified', '101 x',

@@ -6,7 +6,7 @@
 
 import { spawnSync } from 'node:child_process';
 import process from 'node:process';
-process.noDeprecation = true;           // process.binding: the parser is not reachable in another way
+process.removeAllListeners("warning");        // process.binding: the parser is not reachable in another way
 const { generate, encode } = await import('./cases.mjs');
 const { judge } = await import('./node-verdict.mjs');
 const { reasons, Facts } = await import('./reasons.mjs');
