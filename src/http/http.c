@@ -245,6 +245,15 @@ static enum http_error parse_status_line(struct http_head *h, const char *line)
 	return HTTP_OK;
 }
 
+/*
+ * A tab is white space around a value (RFC 9110 5.6.3), but some parsers do not see "\tchunked" as "chunked" (Node reads
+ * such an answer until the connection closes): nothing about framing may be a matter of opinion.
+ */
+static bool tab_in_framing(const char *name, const char *value, size_t n)
+{
+	return memchr(value, '\t', n) && (str_ieq(name, "Content-Length") || str_ieq(name, "Transfer-Encoding"));
+}
+
 static enum http_error parse_field(struct http_head *h, char *line, size_t n)
 {
 	char *colon = memchr(line, ':', n);
@@ -254,11 +263,14 @@ static enum http_error parse_field(struct http_head *h, char *line, size_t n)
 	char *v = colon + 1, *end = line + n;
 	if (!all(v, (size_t)(end - v), VALUE))
 		return HTTP_BAD_FIELD;
+	*colon = '\0';
+	if (tab_in_framing(line, v, (size_t)(end - v)))
+		return HTTP_BAD_FIELD;
 	while (v < end && (*v == ' ' || *v == '\t'))
 		v++;
 	while (end > v && (end[-1] == ' ' || end[-1] == '\t'))
 		end--;
-	*colon = *end = '\0';
+	*end = '\0';
 	h->fields[h->n_fields++] = (struct http_field){ .name = line, .value = v };
 	return HTTP_OK;
 }
@@ -484,7 +496,7 @@ int http_query_get(const char *target, const char *name, char **ret)
 enum dec_state {
 	DEC_DONE, DEC_FAILED, DEC_LENGTH, DEC_UNTIL_CLOSE,
 	DEC_SIZE,               /* digits of a chunk size */
-	DEC_EXT,                /* the rest of that line */
+	DEC_EXT, DEC_EXT_QUOTED, DEC_EXT_ESCAPED,       /* the rest of that line */
 	DEC_SIZE_LF, DEC_DATA, DEC_DATA_CR, DEC_DATA_LF,
 	DEC_TRAILER,            /* at the start of a trailer line */
 	DEC_TRAILER_NAME, DEC_TRAILER_VALUE, DEC_TRAILER_LF, DEC_END_LF,
@@ -529,16 +541,56 @@ static enum http_error dec_size(struct http_dec *d, char c)
 	if (c != '\r' && c != ';')
 		return HTTP_BAD_CHUNK;
 	d->st = c == '\r' ? DEC_SIZE_LF : DEC_EXT;
-	return dec_size_end(d);
+	enum http_error err = dec_size_end(d);
+	d->last = c;
+	d->digits = 0;
+	return err;
+}
+
+/*
+ * *( ";" token [ "=" ( token / quoted-string ) ] ), RFC 9112 7.1.1, without its blanks. The content is ignored. `last` is
+ * the byte before ('"' at the end of a quoted string), `digits` counts the "=" of this extension.
+ */
+static bool dec_ext_ok(struct http_dec *d, char c)
+{
+	if (d->last == ';')
+		return is(c, TOKEN);
+	if (d->last == '=')
+		return is(c, TOKEN) || c == '"';
+	if (c == '=')
+		return d->last != '"' && d->digits++ == 0;
+	return c == ';' || c == '\r' || (d->last != '"' && is(c, TOKEN));
 }
 
 static enum http_error dec_ext(struct http_dec *d, char c)
 {
-	if (c == '\r')
+	if (!dec_ext_ok(d, c))
+		return HTTP_BAD_CHUNK;
+	d->last = c;
+	if (c == ';')
+		d->digits = 0;
+	else if (c == '"')
+		d->st = DEC_EXT_QUOTED;
+	else if (c == '\r')
 		d->st = DEC_SIZE_LF;
+	return HTTP_OK;
+}
+
+static enum http_error dec_ext_quoted(struct http_dec *d, char c)
+{
+	if (c == '"')
+		d->st = DEC_EXT;
+	else if (c == '\\')
+		d->st = DEC_EXT_ESCAPED;
 	else if (!is(c, VALUE))
 		return HTTP_BAD_CHUNK;
 	return HTTP_OK;
+}
+
+static enum http_error dec_ext_escaped(struct http_dec *d, char c)
+{
+	d->st = DEC_EXT_QUOTED;
+	return is(c, VALUE) ? HTTP_OK : HTTP_BAD_CHUNK;
 }
 
 static enum http_error dec_size_lf(struct http_dec *d, char c)
@@ -564,19 +616,45 @@ static enum http_error dec_data_lf(struct http_dec *d, char c)
 	return c == '\n' ? HTTP_OK : HTTP_BAD_CHUNK;
 }
 
+/*
+ * Trailers are forwarded with the body, and some recipient may merge them into the head: those that say where a message
+ * ends or goes are refused (RFC 9110 6.5.1). `digits` is the set of names that still fit, `line` the place in the name.
+ */
+static const char *const trailer_refused[] = { "content-length", "transfer-encoding", "host", "trailer" };
+
+static void dec_trailer_match(struct http_dec *d, char c)
+{
+	for (unsigned i = 0; i < ARRAY_LEN(trailer_refused); i++)
+		if (d->line >= strlen(trailer_refused[i]) || trailer_refused[i][d->line] != (c | 0x20))
+			d->digits &= ~(1U << i);
+	d->line++;
+}
+
+static bool dec_trailer_refused(const struct http_dec *d)
+{
+	for (unsigned i = 0; i < ARRAY_LEN(trailer_refused); i++)
+		if ((d->digits & 1U << i) && d->line == strlen(trailer_refused[i]))
+			return true;
+	return false;
+}
+
 static enum http_error dec_trailer(struct http_dec *d, char c)
 {
 	d->st = c == '\r' ? DEC_END_LF : DEC_TRAILER_NAME;
+	d->line = 0;
+	d->digits = (1U << ARRAY_LEN(trailer_refused)) - 1;
+	dec_trailer_match(d, c);
 	return c == '\r' || is(c, TOKEN) ? HTTP_OK : HTTP_BAD_CHUNK;
 }
 
 static enum http_error dec_trailer_name(struct http_dec *d, char c)
 {
-	if (c == ':')
+	if (c == ':') {
 		d->st = DEC_TRAILER_VALUE;
-	else if (!is(c, TOKEN))
-		return HTTP_BAD_CHUNK;
-	return HTTP_OK;
+		return dec_trailer_refused(d) ? HTTP_BAD_CHUNK : HTTP_OK;
+	}
+	dec_trailer_match(d, c);
+	return is(c, TOKEN) ? HTTP_OK : HTTP_BAD_CHUNK;
 }
 
 static enum http_error dec_trailer_value(struct http_dec *d, char c)
@@ -602,6 +680,7 @@ static enum http_error dec_end_lf(struct http_dec *d, char c)
 
 static const struct { dec_step *step; bool size_line, trailer; } dec_states[DEC_STATE_COUNT] = {
 	[DEC_SIZE] = { dec_size, .size_line = true }, [DEC_EXT] = { dec_ext, .size_line = true },
+	[DEC_EXT_QUOTED] = { dec_ext_quoted, .size_line = true }, [DEC_EXT_ESCAPED] = { dec_ext_escaped, .size_line = true },
 	[DEC_SIZE_LF] = { dec_size_lf, .size_line = true },
 	[DEC_DATA_CR] = { dec_data_cr }, [DEC_DATA_LF] = { dec_data_lf },
 	[DEC_TRAILER] = { dec_trailer, .trailer = true }, [DEC_TRAILER_NAME] = { dec_trailer_name, .trailer = true },

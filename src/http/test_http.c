@@ -107,6 +107,7 @@ static void test_length(void **state)
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5 5\r\n\r\n", HTTP_BAD_LENGTH },
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5, 5\r\n\r\n", HTTP_BAD_LENGTH },
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length:\r\n\r\n", HTTP_BAD_LENGTH },
+		       { "POST / HTTP/1.1\r\n" HOST "Content-Length:\t5\r\n\r\n", HTTP_BAD_FIELD },
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\nContent-length: 5\r\n\r\n", HTTP_BAD_LENGTH },
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775807\r\n\r\n", HTTP_OK },
 		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775808\r\n\r\n", HTTP_BAD_LENGTH },
@@ -126,6 +127,7 @@ static void test_encoding(void **state)
 		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: \"chunked\"\r\n\r\n", HTTP_BAD_ENCODING },
 		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: x\x0b" "chunked\r\n\r\n", HTTP_BAD_FIELD },
 		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding:\r\n\r\n", HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "transfer-encoding: chunked\t\r\n\r\n", HTTP_BAD_FIELD },
 		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
 			 HTTP_BAD_ENCODING });
 }
@@ -408,6 +410,19 @@ static void test_chunked(void **state)
 		{ "0\r\nA\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\n A: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		{ "0\r\nA : b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\nA: b\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		{ "0\r\n: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		/* extensions */
+		{ "1;a=\"b;\\\" c\";d\r\nx\r\n0;e=f\r\n\r\n", "x", 0, 1 }, { "1; a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"b\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;(\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"\\\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;=a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a=\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=b=c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a\"b\"\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"b\"c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a=b;c=\"\"\r\nx\r\n0\r\n\r\n", "x", 0, 1 },
+		/* trailers that would change the message if somebody merged them */
+		{ "0\r\nContent-Length: 5\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nA: b\r\ntransfer-encoding: chunked\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nHOST: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\nTrailer: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nHos: b\r\nHosts: c\r\nX-Host: d\r\n\r\n", "", 0, 1 },
 		{ "15\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE }, { "ffffffffffffffff\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
 		{ "14\r\n01234567890123456789\r\n1\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
 	};
