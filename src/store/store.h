@@ -57,9 +57,15 @@ struct store_sandbox {
 void store_sandbox_done(struct store_sandbox *b);
 void store_sandbox_identity(const struct store_sandbox *b, struct identity *ret);
 int store_sandbox_get(struct store *s, const char *id, const char *tenant /* "" = any */, struct store_sandbox *ret, struct err *e);     /* -ENOENT for another tenant's too */
+/* state_csv: names of observed states, "" or NULL = all; limit 0 = 100, at most 1000; expired_before_ms 0 = all, else those whose end_ms is set and before it. */
 struct store_list { const char *tenant; const char *state_csv; const char *cursor; unsigned limit; bool newest_first; int64_t expired_before_ms; };
+/* next_cursor "" = last page. Caller: store_sandbox_done on each, then free. A cursor that no list gave: -EINVAL. */
 int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret, size_t *ret_n, char next_cursor[64], struct err *e);
-/* What the node reports: taken only when generation and activation are those of the row (stale reports are dropped; -ESTALE). */
+/*
+ * What the node reports: running or stopped (reason: "crashed", "guest-off", "guest-reboot"). Dropped with -ESTALE when the
+ * generation is not the row's, with -EBUSY while an operation is unfinished (that one decides). An execution that ended by
+ * itself is not wanted back: `desired` follows.
+ */
 int store_sandbox_observed(struct store *s, const char *id, uint64_t generation, enum life_state state, const char *reason, struct err *e);
 int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struct err *e);
 
@@ -77,15 +83,22 @@ struct store_op {
 };
 /* Inserts the sandbox, its first execution (generation 1, activation from b) and the claimed operation in one transaction. */
 int store_create(struct store *s, const struct store_sandbox *b, const char *claimer, const char *request_id, struct store_op *ret, struct err *e);
-/* A change of an existing sandbox: checks the life-cycle table against the row in the same transaction; START also takes the next generation and
- * a new activation (written to the row and executions). Claimed at once when no older operation is unfinished, else queued (delete) or -EBUSY (409).
- * ret->id 0: nothing to do (the result already holds). */
+/*
+ * A change of an existing sandbox: checks the life-cycle table against the row in the same transaction; START also takes
+ * the next generation and a new activation (written to the row and executions). No operation unfinished: claimed at once
+ * (ret->state CLAIMED by `claimer`; drive it). Else a delete is queued (ret->state QUEUED: not ours to drive), a second
+ * delete gives the first one's row, and all else is -EBUSY (409). ret->id 0: nothing to do (the result already holds).
+ */
 int store_submit(struct store *s, const char *sandbox, const char *tenant /* "" = any */, enum life_event kind, const char *claimer, const char *request_id, struct store_op *ret, struct err *e);
-int store_claim(struct store *s, const char *claimer, struct store_op *ret, struct err *e);            /* oldest unclaimed or expired; -ENOENT */
+int store_claim(struct store *s, const char *claimer, struct store_op *ret, struct err *e);            /* oldest unclaimed or expired, and the first of its sandbox; -ENOENT */
 int store_renew(struct store *s, const struct store_op *op, struct err *e);                            /* -ESTALE: lost */
 int store_release(struct store *s, const struct store_op *op, int64_t retry_in_ms, struct err *e);     /* back to the queue */
-/* Ends the operation and sets the sandbox's observed state in the same transaction; only while the claim holds (-ESTALE). After DELETE the row is gone
- * from all lists (kept as a tombstone: "no request revives a deleted sandbox"). */
+/*
+ * Ends the operation and sets the sandbox's observed state in the same transaction; only while the claim holds (-ESTALE).
+ * `observed` must be where the table's row for done (or failed) leads from the transition: create running/failed, start
+ * running/stopped, stop stopped/stopped, delete none/failed; else -EINVAL. After DELETE the row is gone from all lists
+ * (kept as a tombstone without the user's values: "no request revives a deleted sandbox").
+ */
 int store_finish(struct store *s, const struct store_op *op, enum life_state observed, const struct err *failure /* NULL = done */, struct err *e);
 int store_op_get(struct store *s, int64_t id, struct store_op *ret, struct err *e);
 
