@@ -21,7 +21,8 @@ struct sbx_lease { uint64_t lease; };                                   /* lease
  * (create, start) or to end (stop, delete: the current generation; delete also with a later one).
  * kind: create, start, stop, delete, console. spec for create: {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{}};
  * for start: {"env":{}} or {}. Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"},
- * delete {"state":"none"}, console {"text","events":[...]}. Idempotent: the same request for the same
+ * delete {"state":"none"}, console {"text","events":[{"t","text"}]}. A create or start whose execution has ended since gives what it is
+ * now: {"state":"stopped","reason"}. Idempotent: the same request for the same
  * generation gives the same result. An older generation than the installed one: "stale-generation" (-ESTALE).
  */
 struct sbx_lifecycle { char capability[CAP_TEXT_MAX]; char kind[16]; json_t *spec; };
@@ -35,13 +36,15 @@ struct sbx_template { char template[64]; };                             /* templ
 struct sbx_template_rep { bool made; uint64_t ms; };
 struct sbx_progress { char text[256]; };
 
-enum sbx_op { SBX_ADMIT, SBX_LEASE_END, SBX_LIFECYCLE, SBX_BUNDLE, SBX_REPORT, SBX_TEMPLATE_ENSURE, SBX_OP_COUNT };
+struct sbx_stop_all_rep { uint64_t stopped, failed; };                  /* stop_all R: all running sandboxes, as their own stop; answers when all have ended */
+
+enum sbx_op { SBX_ADMIT, SBX_LEASE_END, SBX_LIFECYCLE, SBX_BUNDLE, SBX_REPORT, SBX_TEMPLATE_ENSURE, SBX_STOP_ALL, SBX_OP_COUNT };
 extern const struct ipc_op sbx_ops[SBX_OP_COUNT];
 extern const struct ipc_field sbx_revoked_fields[], sbx_progress_fields[];
 
 /* ---- The bridge's control socket (RUN/sbx/<sandbox>.<generation>/control.sock; peer: sbx-manager's uid only) ---- */
 struct bridge_attach { uint64_t generation; char activation[ID_ACTIVATION_HEX + 1]; };     /* [0] the guest channel; once per channel; answers when RESET-ACK was seen */
-struct bridge_revoke { uint64_t lease; };                               /* 0 = all and for good: nothing is accepted any more. Answer = confirmation: not one byte passes after it */
+struct bridge_revoke { uint64_t lease; };                               /* 0 = all and for good: no data connection (kind 0) is accepted any more. Answer = confirmation: not one byte passes after it */
 struct bridge_revoke_rep { uint64_t ended; };
 struct bridge_leases { uint64_t after; };
 struct bridge_leases_rep { json_t *leases; uint64_t next; bool attached; uint64_t generation; };   /* [{"lease","in","out"}] by number, after `after`; next 0 = end */

@@ -1,0 +1,233 @@
+/*
+ * THE admission (spec K-4, R-1 to R-3, B-1 to B-3). In this order, and nothing reaches the bridge before the last step:
+ *
+ *	signature (may be cached) and times of the capability, its purpose and access      -> deny
+ *	the identity that it selects against the record                                    -> refresh-route or deny
+ *	the state: does it serve, is it being ended                                        -> refresh-route
+ *	limits                                                                             -> limit
+ *	connect to the bridge's socket; pid and uid of who listens there                   -> deny
+ *	node-manager: processes, start times, executables, socket files as recorded        -> deny
+ *	the record once more, since the answer took its time                               -> as above
+ *	a lease, the preamble with the epoch, and only then the descriptor goes out
+ *
+ * The same function compares before and after, so that both say the same.
+ */
+#include "sbx-manager/sbx.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#define ADMIT_REFUSALS_LOGGED_MAX 60         /* lines a minute */
+#define ADMIT_DENY "refusal-deny"
+#define ADMIT_REFRESH "refusal-refresh-route"
+
+struct admit {
+	struct sbx *s;
+	struct ipc_call *call;
+	struct capability cap;
+	int fd;                              /* connected to the bridge, no byte written */
+};
+
+static int admit_name_of(const char *const *names, unsigned n, const char *name)
+{
+	for (unsigned i = 0; i < n; i++) {
+		if (str_eq(names[i], name))
+			return (int)i;
+	}
+	return -1;
+}
+
+int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose, enum id_access access, uint64_t port,
+		     enum id_protocol protocol, struct capability *ret, struct err *e)
+{
+	int64_t now_s = clock_wall_ms() / 1000;
+	int r = cap_cache_verify(s->caps, text, strlen(text), &s->bundle, now_s, ret, e);
+
+	if (r == 0)
+		r = cap_check_time(ret, now_s, e);
+	if (r == 0 && ret->purpose != purpose)
+		r = err_set(e, -EACCES, "The capability is for another purpose.");
+	if (r == 0 && ret->access < access)
+		r = err_set(e, -EACCES, "The capability does not allow this access.");
+	if (r == 0 && purpose == ID_PURPOSE_SERVICE_PORT && (ret->port != port || ret->protocol != protocol))
+		r = err_set(e, -EACCES, "The capability is for another port or protocol.");
+	if (r == 0)
+		return 0;
+	str_copy(e->code, sizeof(e->code), ADMIT_DENY);
+	e->num = -EACCES;
+	return e->num;
+}
+
+/* Before the bridge is asked and again after it: may this capability be served here now? */
+static struct box *admit_compare(struct sbx *s, const struct capability *cap, struct err *e)
+{
+	struct box *b = box_find(s, cap->id.sandbox);
+	const char *why = "";
+	enum id_verdict v = id_compare(&cap->id, b ? &b->rec.id : NULL, &why);
+
+	if (v == ID_DENY) {
+		err_set_code(e, -EACCES, ADMIT_DENY, "The capability is for another one (%s).", why);
+		return NULL;
+	}
+	if (v == ID_REFRESH_ROUTE) {
+		err_set_code(e, -EACCES, ADMIT_REFRESH, "This execution is not installed here (%s).", why ? why : "sandbox");
+		return NULL;
+	}
+	if (b->ending || !life_serves(b->rec.state)) {
+		err_set_code(e, -EACCES, ADMIT_REFRESH, "The sandbox is %s.", b->ending ? "ending" : life_state_names[b->rec.state]);
+		return NULL;
+	}
+	return b;
+}
+
+static int admit_limits(const struct box *b, struct err *e)
+{
+	if (b->n_leases < SBX_LEASES_PER_BOX_MAX && b->s->n_leases < SBX_LEASES_MAX && b->s->n_admits < SBX_ADMITS_PENDING_MAX)
+		return 0;
+	return err_set_code(e, -EAGAIN, "limit", "Too many streams of this %s.", b->n_leases >= SBX_LEASES_PER_BOX_MAX ? "sandbox" : "node");
+}
+
+/* A fresh connection; who listens must be the recorded bridge (SO_PEERCRED was taken at its listen(2)). */
+static int admit_connect(struct box *b, int *ret_fd, struct err *e)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	char path[PATH_MAX];
+	struct fd_peer peer;
+	autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return err_set_code(e, -EAGAIN, "limit", "The node has no descriptors left.");
+	if (box_path(b->s, path, b->rec.id.sandbox, b->rec.id.generation, "bridge.sock") < 0 ||
+	    str_copy(sa.sun_path, sizeof(sa.sun_path), path) < 0)
+		return err_set(e, -ENAMETOOLONG, "The run folder's name is too long.");
+	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
+		if (errno == EAGAIN)
+			return err_set_code(e, -EAGAIN, "limit", "The bridge has too many connections waiting.");
+		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge does not listen (%s).", strerror(errno));
+	}
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != b->rec.proc.bridge_pid || peer.uid != b->rec.proc.bridge_uid)
+		return err_set_code(e, -EACCES, ADMIT_DENY, "The bridge's socket belongs to another process.");
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+static void admit_end(struct admit *a, const struct err *e)
+{
+	static struct log_limit limit;
+
+	if (e) {
+		if (log_limit_ok(&limit, ADMIT_REFUSALS_LOGGED_MAX))
+			log_info("not admitted", F_REQ(ipc_call_req_id(a->call)), F_STR("sandbox", a->cap.id.sandbox),
+				 F_UINT("generation", a->cap.id.generation), F_ERR(e));
+		ipc_fail(a->call, e);
+	}
+	fd_close(a->fd);
+	a->s->n_admits--;
+	free(a);
+}
+
+static int admit_send_preamble(const struct box *b, int fd, uint64_t lease, struct err *e)
+{
+	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC, .kind = 0, .lease = lease, .generation = b->rec.id.generation };
+
+	memcpy(p.activation, b->rec.id.activation, sizeof(p.activation));
+	if (send(fd, &p, sizeof(p), MSG_NOSIGNAL) != sizeof(p))
+		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge has closed the connection.");
+	return 0;
+}
+
+static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
+{
+	struct sbx_admit_rep rep = { .lease = lease_next_id(a->s), .generation = b->rec.id.generation };
+	int dup_fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 3);
+	int r;
+
+	if (dup_fd < 0)
+		return err_set_code(e, -EAGAIN, "limit", "The node has no descriptors left.");
+	r = lease_add(b, ipc_call_peer(a->call), rep.lease, dup_fd, e);
+	if (r < 0)
+		return r;
+	r = admit_send_preamble(b, a->fd, rep.lease, e);
+	if (r < 0) {
+		lease_drop(b, rep.lease);
+		return r;
+	}
+	str_copy(rep.guest_token, sizeof(rep.guest_token), b->rec.guest_token);
+	str_copy(rep.sandbox, sizeof(rep.sandbox), b->rec.id.sandbox);
+	ipc_answer(a->call, &rep, &a->fd, 1);
+	return 0;
+}
+
+static void admit_verified(void *arg, const struct err *failed, const void *rep, int *fds, size_t n_fds)
+{
+	struct admit *a = arg;
+	struct err e = { 0 };
+	struct box *b = admit_compare(a->s, &a->cap, &e);
+	int r = b ? admit_limits(b, &e) : e.num;
+
+	if (failed) {
+		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET || failed->num == -EAGAIN;
+
+		log_error("an execution was not verified", F_REQ(ipc_call_req_id(a->call)), F_STR("sandbox", a->cap.id.sandbox), F_ERR(failed));
+		r = err_set_code(&e, unknown ? -EAGAIN : -EACCES, unknown ? "limit" : ADMIT_DENY,
+				 "The execution could not be verified: %s", failed->text);
+	}
+	if (r == 0)
+		r = admit_hand_out(a, b, &e);
+	admit_end(a, r < 0 ? &e : NULL);
+}
+
+static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e)
+{
+	struct nm_verify v = { 0 };
+	int purpose = admit_name_of(id_purpose_names, ID_PURPOSE_COUNT, q->purpose);
+	int access = admit_name_of(id_access_names, ID_ACCESS_COUNT, q->access);
+	int protocol = admit_name_of(id_protocol_names, ID_PROTOCOL_COUNT, q->protocol);
+	struct box *b;
+	int r;
+
+	if ((purpose != ID_PURPOSE_CONTROL && purpose != ID_PURPOSE_SERVICE_PORT) || access < 0 || protocol < 0)
+		return err_set_code(e, -EACCES, ADMIT_DENY, "No such purpose, access or protocol.");
+	if (purpose == ID_PURPOSE_SERVICE_PORT)
+		return err_set_code(e, -ENOSYS, "not-built-yet", "Ports of a sandbox cannot be reached yet.");
+	r = admit_capability(a->s, q->capability, (enum id_purpose)purpose, (enum id_access)access, q->port,
+			     (enum id_protocol)protocol, &a->cap, e);
+	if (r < 0)
+		return r;
+	b = admit_compare(a->s, &a->cap, e);
+	r = b ? admit_limits(b, e) : e->num;
+	if (r == 0)
+		r = admit_connect(b, &a->fd, e);
+	if (r < 0)
+		return r;
+	str_copy(v.sandbox, sizeof(v.sandbox), b->rec.id.sandbox);
+	v.generation = b->rec.id.generation;
+	v.bridge_pid = b->rec.proc.bridge_pid;
+	ipc_client_call(a->s->nm, &nm_ops[NM_VERIFY], ipc_call_req_id(a->call), &v, NULL, 0, SBX_VERIFY_MS, admit_verified, a);
+	return 0;
+}
+
+void admit_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	struct sbx *s = arg;
+	struct admit *a = x_alloc(sizeof(*a));
+	struct err e = { 0 };
+
+	a->s = s;
+	a->call = call;
+	a->fd = -1;
+	s->n_admits++;
+	if (admit_begin(a, req, &e) < 0)
+		admit_end(a, &e);
+}

@@ -1,0 +1,294 @@
+/*
+ * After a restart: what the records say is compared with what node-manager has (L-3, L-4). Nothing is served before.
+ *
+ *	running, and all of it is there      watched again; streams that nobody holds any more are revoked
+ *	running, and something is not        as a crash
+ *	creating, starting                   cleared away; the request comes again
+ *	stopping, deleting                   done to the end
+ *	an execution that no record claims   destroyed
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "sbx-manager/job.h"
+
+#define ADOPT_CONTROL_MS 2000
+#define ADOPT_QMP_MS 5000
+#define ADOPT_NM_POLL_US 100000
+
+struct adopt_exec { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; bool claimed; };
+struct adopt_list { struct adopt_exec *v; size_t n; };
+
+static void adopt_list_done(struct adopt_list *l)
+{
+	free(l->v);
+}
+
+/* Executions that node-manager has, all pages. */
+static int adopt_list_page(struct job *j, uint64_t *cursor, struct adopt_list *l, struct err *e)
+{
+	struct nm_list q = { .cursor = *cursor };
+	struct nm_list_rep rep = { 0 };
+	int r = job_nm(j, NM_LIST, &q, NULL, 0, &rep, NULL, NULL, SBX_NM_MS, e);
+	json_t *item;
+	size_t i;
+
+	if (r < 0)
+		return r;
+	json_array_foreach(rep.items, i, item) {
+		const char *kind = json_string_value(json_object_get(item, "kind"));
+		const char *sandbox = json_string_value(json_object_get(item, "sandbox"));
+		json_int_t generation = json_integer_value(json_object_get(item, "generation"));
+		struct adopt_exec x = { .generation = (uint64_t)generation };
+
+		if (!str_eq(kind, "execution") || !sandbox || str_copy(x.sandbox, sizeof(x.sandbox), sandbox) < 0)
+			continue;
+		if ((l->n & (l->n - 1)) == 0)
+			l->v = x_realloc(l->v, (l->n ? 2 * l->n : 1) * sizeof(*l->v));
+		l->v[l->n++] = x;
+	}
+	*cursor = rep.next;
+	ipc_done(nm_ops[NM_LIST].rep, &rep);
+	return 0;
+}
+
+static int adopt_list_get(struct job *j, struct adopt_list *l, struct err *e)
+{
+	uint64_t cursor = 0;
+	int r;
+
+	do {
+		r = adopt_list_page(j, &cursor, l, e);
+	} while (r == 0 && cursor != 0);
+	return r;
+}
+
+static struct adopt_exec *adopt_find(struct adopt_list *l, const struct record *r)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (str_eq(l->v[i].sandbox, r->id.sandbox) && l->v[i].generation == r->id.generation)
+			return &l->v[i];
+	}
+	return NULL;
+}
+
+/* Streams of before the restart: their node-api connection is gone, so nobody holds them. */
+static int adopt_revoke_leases(struct job *j, struct ipc_sync *c, json_t *leases, struct err *e)
+{
+	json_t *item;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach(leases, i, item) {
+		struct bridge_revoke q = { .lease = (uint64_t)json_integer_value(json_object_get(item, "lease")) };
+		struct bridge_revoke_rep rep;
+
+		if (r == 0 && q.lease != 0)
+			r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], "", &q, NULL, 0, &rep, NULL, NULL, ADOPT_CONTROL_MS, e);
+	}
+	return r;
+}
+
+static int adopt_bridge(struct job *j, struct err *e)
+{
+	struct bridge_leases q = { 0 };
+	struct ipc_sync *c = NULL;
+	int r = exec_control_open(j, 0, &c, e);
+
+	do {
+		struct bridge_leases_rep rep = { 0 };
+
+		if (r == 0)
+			r = ipc_sync_call(c, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep, NULL, NULL, ADOPT_CONTROL_MS, e);
+		if (r < 0)
+			break;
+		if (!rep.attached || rep.generation != j->rec.id.generation)
+			r = err_set(e, -ECONNRESET, "The bridge has no guest channel.");
+		if (r == 0)
+			r = adopt_revoke_leases(j, c, rep.leases, e);
+		q.after = rep.next;
+		ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
+	} while (r == 0 && q.after != 0);
+	ipc_sync_close(c);
+	return r;
+}
+
+static int adopt_vm(struct job *j, struct err *e)
+{
+	struct nm_exec x = { .generation = j->rec.id.generation };
+	enum vmm_run_state st;
+	int fd = -1, r;
+	size_t n = 1;
+
+	str_copy(x.sandbox, sizeof(x.sandbox), j->rec.id.sandbox);
+	r = job_nm(j, NM_QMP_OPEN, &x, NULL, 0, NULL, &fd, &n, SBX_NM_MS, e);
+	if (r == 0)
+		r = vmm_open(vmm_driver_find("qemu"), fd, ADOPT_QMP_MS, &j->vm, e);
+	if (r == 0)
+		r = vmm_status(j->vm, &st, ADOPT_QMP_MS, e);
+	if (r == 0 && st != VMM_RUN_RUNNING)
+		r = err_set(e, -ECONNRESET, "The virtual machine is %s.", vmm_run_names[st]);
+	return r;
+}
+
+static int adopt_verify(struct job *j, struct err *e)
+{
+	struct nm_verify v = { .generation = j->rec.id.generation, .bridge_pid = j->rec.proc.bridge_pid };
+
+	str_copy(v.sandbox, sizeof(v.sandbox), j->rec.id.sandbox);
+	return job_nm(j, NM_VERIFY, &v, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
+}
+
+static void adopt_set_in_loop(void *arg)
+{
+	struct job *j = arg;
+
+	box_set(j->s, &j->rec);
+}
+
+/* Serving begins with the copy in memory, when everything was found. */
+static int adopt_running(struct job *j, struct err *e)
+{
+	int r = adopt_verify(j, e);
+
+	if (r == 0)
+		r = adopt_bridge(j, e);
+	if (r == 0)
+		r = adopt_vm(j, e);
+	if (r < 0)
+		return r;
+	r = sbx_in_loop(j->s, adopt_set_in_loop, j);
+	return r < 0 ? r : exec_announce(j, e);
+}
+
+static int adopt_crashed(struct job *j, const char *why, struct err *e)
+{
+	char reason[RECORD_REASON_MAX];
+	int r = exec_end(j, false, e);
+
+	if (r < 0)
+		return r;
+	str_format(reason, sizeof(reason), "crashed: %s", why);
+	r = job_set_state(j, LIFE_STOPPED, reason, e);
+	job_event(j, "execution %llu ended: %s", (unsigned long long)j->rec.id.generation, reason);
+	return r;
+}
+
+static int adopt_unfinished(struct job *j, struct err *e)
+{
+	struct nm_sandbox d = { 0 };
+	enum life_state st = j->rec.state;
+	int r = exec_end(j, false, e);
+
+	str_copy(d.sandbox, sizeof(d.sandbox), j->rec.id.sandbox);
+	if (r == 0 && (st == LIFE_CREATING || st == LIFE_DELETING))
+		r = job_nm(j, NM_DISK_DELETE, &d, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
+	if (r < 0)
+		return r;
+	if (st == LIFE_STOPPING)
+		return job_set_state(j, LIFE_STOPPED, "", e);
+	if (st == LIFE_DELETING)
+		return job_set_state(j, LIFE_NONE, "", e);
+	return job_commit(j, e);
+}
+
+static int adopt_one(struct job *j, const struct record *rec, struct adopt_list *l, struct err *e)
+{
+	struct adopt_exec *x = adopt_find(l, rec);
+	struct err why = { 0 };
+	int r;
+
+	j->rec = *rec;
+	if (x)
+		x->claimed = life_serves(rec->state);
+	if (life_in_transition(rec->state))
+		return adopt_unfinished(j, e);
+	if (!life_serves(rec->state))
+		return job_commit(j, e);
+	r = x ? adopt_running(j, &why) : err_set(&why, -ESRCH, "the node has no such execution any more");
+	if (r == 0) {
+		log_info("adopted", F_STR("sandbox", rec->id.sandbox), F_UINT("generation", rec->id.generation));
+		return 0;
+	}
+	log_warn("a sandbox could not be adopted", F_STR("sandbox", rec->id.sandbox), F_UINT("generation", rec->id.generation), F_ERR(&why));
+	r = adopt_crashed(j, why.text, e);
+	vmm_close(TAKE(j->vm));
+	return r;
+}
+
+static int adopt_unclaimed(struct job *j, const struct adopt_list *l, struct err *e)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < l->n && r == 0; i++) {
+		if (l->v[i].claimed)
+			continue;
+		log_warn("an execution without a record is ended", F_STR("sandbox", l->v[i].sandbox), F_UINT("generation", l->v[i].generation));
+		j->rec = (struct record){ .id.generation = l->v[i].generation };
+		str_copy(j->rec.id.sandbox, sizeof(j->rec.id.sandbox), l->v[i].sandbox);
+		r = exec_destroy(j, e);
+	}
+	return r;
+}
+
+static int adopt_pass(struct job *j, struct err *e)
+{
+	__attribute__((cleanup(adopt_list_done))) struct adopt_list l = { 0 };
+	autofree struct record *v = NULL;
+	size_t n = 0;
+	int r = record_purge(j->s->db, clock_wall_ms() - RECORD_TOMBSTONE_MS, e);
+
+	if (r == 0)
+		r = record_list(j->s->db, &v, &n, e);
+	if (r == 0)
+		r = adopt_list_get(j, &l, e);
+	for (size_t i = 0; i < n && r == 0; i++)
+		r = adopt_one(j, &v[i], &l, e);
+	return r == 0 ? adopt_unclaimed(j, &l, e) : r;
+}
+
+/* Without node-manager there is nothing to be found out: it is waited for. */
+int adopt_run(struct job *j, struct err *e)
+{
+	for (;;) {
+		int r;
+
+		*e = (struct err){ 0 };
+		r = adopt_pass(j, e);
+		if (r == 0 || atomic_load(&j->s->leaving))
+			return r;
+		if (j->reason[0] == '\0')
+			log_warn("the records cannot be compared with node-manager yet", F_ERR(e));
+		str_copy(j->reason, sizeof(j->reason), "waits");
+		usleep(ADOPT_NM_POLL_US);
+	}
+}
+
+struct adopt_sweep { struct sbx *s; struct adopt_list *l; };
+
+static void adopt_sweep_in_loop(void *arg)
+{
+	struct adopt_sweep *w = arg;
+
+	LIST_FOR_SAFE(&w->s->box_list, b, struct box, node) {
+		if (life_serves(b->rec.state) && b->jobs == 0 && !adopt_find(w->l, &b->rec))
+			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, "the node has no such execution any more");
+	}
+}
+
+/* node-manager was away: an end may have been missed. */
+int adopt_sweep(struct job *j, struct err *e)
+{
+	__attribute__((cleanup(adopt_list_done))) struct adopt_list l = { 0 };
+	struct adopt_sweep w = { j->s, &l };
+	int r = adopt_list_get(j, &l, e);
+
+	return r < 0 ? r : sbx_in_loop(j->s, adopt_sweep_in_loop, &w);
+}

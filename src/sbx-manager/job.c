@@ -1,0 +1,196 @@
+#include "sbx-manager/job.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/str.h"
+
+static void job_free(struct job *j)
+{
+	json_decref(j->spec);
+	json_decref(j->result);
+	json_decref(j->ms);
+	ipc_sync_close(j->nm);
+	vmm_close(j->vm);
+	free(j);
+}
+
+struct job *job_new(struct sbx *s, const char *name, const char *sandbox, const char *req_id,
+		    int (*run)(struct job *j, struct err *e))
+{
+	struct job *j = x_alloc(sizeof(*j));
+
+	j->s = s;
+	j->name = name;
+	j->run = run;
+	str_copy(j->sandbox, sizeof(j->sandbox), sandbox);
+	str_copy(j->req_id, sizeof(j->req_id), req_id ? req_id : "");
+	return j;
+}
+
+static void job_log(const struct job *j)
+{
+	int64_t ms = (clock_mono_us() - j->begin_us) / 1000;
+
+	if (j->e.num < 0)
+		log_warn("job failed", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms),
+			 F_ERR(&j->e));
+	else
+		log_info("job done", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms));
+}
+
+static void job_answer(struct job *j)
+{
+	struct sbx_lifecycle_rep rep = { .result = j->result };
+
+	if (!j->call)
+		return;
+	if (j->e.num < 0)
+		ipc_fail(j->call, &j->e);
+	else
+		ipc_answer(j->call, &rep, NULL, 0);
+}
+
+static void job_run(void *arg)
+{
+	struct job *j = arg;
+
+	j->begin_us = j->step_us = clock_mono_us();
+	j->ms = json_object();
+	if (j->run(j, &j->e) < 0 && j->e.num == 0)
+		err_set(&j->e, -EIO, "The job failed without a reason.");
+	job_log(j);
+}
+
+static void job_done(void *arg)
+{
+	struct job *j = arg;
+	struct box *b = j->sandbox[0] ? box_find(j->s, j->sandbox) : NULL;
+
+	if (j->done)
+		j->done(j);
+	else
+		job_answer(j);
+	if (b) {
+		b->jobs -= b->jobs > 0;
+		crash_after_job(b);
+	}
+	job_free(j);
+}
+
+int job_start(struct job *j)
+{
+	struct box *b = j->sandbox[0] ? box_find(j->s, j->sandbox) : NULL;
+	int r = work_add(j->s->work, j->sandbox[0] ? j->sandbox : j->name, job_run, job_done, j);
+
+	if (r < 0) {
+		err_set_code(&j->e, -EAGAIN, "limit", "The node has too much to do; try again.");
+		if (j->done)
+			j->done(j);
+		else
+			job_answer(j);
+		job_free(j);
+		return r;
+	}
+	if (b)
+		b->jobs++;
+	return 0;
+}
+
+int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
+	   int timeout_ms, struct err *e)
+{
+	size_t none = 0;
+	int r = j->nm ? 0 : ipc_sync_open(j->s->nm_path, j->s->nm_uid, &j->nm, e);
+
+	if (r < 0)
+		return err_wrap(e, "node-manager");
+	r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds, ret_n_fds ? ret_n_fds : &none, timeout_ms, e);
+	return r < 0 ? err_wrap(e, "%s", nm_ops[op].name) : r;
+}
+
+
+static void job_set_in_loop(void *arg)
+{
+	struct job *j = arg;
+	bool fresh = !box_find(j->s, j->rec.id.sandbox);
+	struct box *b = box_set(j->s, &j->rec);
+
+	/* The job that makes the box is one of its jobs. */
+	if (b && fresh && j->sandbox[0])
+		b->jobs++;
+}
+
+int job_commit(struct job *j, struct err *e)
+{
+	int r;
+
+	if (j->unrecorded)
+		return 0;
+	r = record_put(j->s->db, &j->rec, e);
+	if (r < 0)
+		return r;
+	r = sbx_in_loop(j->s, job_set_in_loop, j);
+	return r < 0 ? err_set(e, r, "The node service is ending.") : 0;
+}
+
+int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e)
+{
+	if (j->rec.state != st)
+		log_info("state", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_UINT("generation", j->rec.id.generation),
+			 F_STR("from", life_state_names[j->rec.state]), F_STR("to", life_state_names[st]), F_STR("reason", reason ? reason : ""));
+	j->rec.state = st;
+	j->rec.since_ms = clock_wall_ms();
+	if (reason)
+		str_copy(j->rec.reason, sizeof(j->rec.reason), reason);
+	return job_commit(j, e);
+}
+
+void job_step(struct job *j, const char *name)
+{
+	int64_t now = clock_mono_us();
+
+	json_object_set_new(j->ms, name, json_real((double)(now - j->step_us) / 1000.0));
+	j->step_us = now;
+}
+
+void job_event(struct job *j, const char *fmt, ...)
+{
+	char text[RECORD_EVENT_TEXT_MAX];
+	struct err e = { 0 };
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (record_event_add(j->s->db, j->rec.id.sandbox, clock_wall_ms(), text, &e) < 0)
+		log_warn("an event of a sandbox was not kept", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
+}
+
+static void job_take_vm_in_loop(void *arg)
+{
+	struct job *j = arg;
+	struct box *b = box_find(j->s, j->rec.id.sandbox);
+
+	j->vm = b ? box_lend_vm(b) : NULL;
+}
+
+void job_take_vm(struct job *j)
+{
+	if (!j->vm)
+		sbx_in_loop(j->s, job_take_vm_in_loop, j);
+}
+
+int job_fault(const char *name, struct err *e)
+{
+	int r = FAULT(name);
+
+	return r < 0 ? err_errno(e, r, "The failpoint %s", name) : 0;
+}

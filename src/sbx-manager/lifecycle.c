@@ -1,0 +1,513 @@
+/*
+ * Create, start, stop, delete, console: one story each, repeatable at any point (spec L-3, C-1, I-5). A request names
+ * the execution that it is about by its capability. Rules about generations, the same for all: older than the
+ * installed one = stale; the same = the same result again; newer = the old execution ends first.
+ */
+#include <errno.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "sbx-manager/job.h"
+
+#define LIFECYCLE_CONSOLE_ANSWER_MAX 32768       /* bytes of JSON text; the packet also holds the events */
+
+/* ---- What a request may do ---- */
+
+static int lifecycle_stale(const struct job *j, struct err *e)
+{
+	return err_set_code(e, -ESTALE, "stale-generation", "Execution %llu of sandbox %s is installed here, the request is for %llu.",
+			    (unsigned long long)j->rec.id.generation, j->rec.id.sandbox, (unsigned long long)j->cap.id.generation);
+}
+
+/* Reads the record and compares it with what the capability names. */
+static int lifecycle_load(struct job *j, struct err *e)
+{
+	const struct identity *want = &j->cap.id;
+	struct err lookup = { 0 };
+	int r = record_get(j->s->db, j->sandbox, &j->rec, &lookup);
+
+	if (!str_eq(want->worker, j->s->conf.worker))
+		return err_set_code(e, -EACCES, "refusal-refresh-route", "The request is for another worker.");
+	if (r < 0 && r != -ENOENT) {
+		*e = lookup;
+		return r;
+	}
+	j->had_record = r == 0;
+	if (!j->had_record)
+		return 0;
+	if (!str_eq(want->tenant, j->rec.id.tenant))
+		return err_set_code(e, -EACCES, "refusal-deny", "The sandbox belongs to another tenant.");
+	if (want->generation < j->rec.id.generation)
+		return lifecycle_stale(j, e);
+	if (want->generation > j->rec.id.generation)
+		return 0;
+	if (memcmp(want->activation, j->rec.id.activation, ID_ACTIVATION_BYTES) != 0 || want->attempt < j->rec.id.attempt)
+		return lifecycle_stale(j, e);
+	j->rec.id.attempt = want->attempt;
+	return 0;
+}
+
+static bool lifecycle_gone(const struct job *j)
+{
+	return !j->had_record || j->rec.state == LIFE_NONE;
+}
+
+static int lifecycle_not_found(const struct job *j, struct err *e)
+{
+	return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.", j->sandbox);
+}
+
+/* The result of a create or start that was done before, whatever became of the execution since. */
+static int lifecycle_result(struct job *j)
+{
+	j->result = json_pack("{s:s, s:s, s:O?}", "state", life_state_names[j->rec.state], "reason", j->rec.reason, "ms", j->ms);
+	return 0;
+}
+
+static uint64_t lifecycle_number(json_t *spec, const char *name, uint64_t otherwise)
+{
+	json_int_t v = json_integer_value(json_object_get(spec, name));
+
+	return v > 0 ? (uint64_t)v : otherwise;
+}
+
+/* ---- Create ---- */
+
+static int lifecycle_shape(struct job *j, struct err *e)
+{
+	const char *template = json_string_value(json_object_get(j->spec, "template"));
+	struct manifest m;
+	int r;
+
+	if (!template || str_copy(j->rec.template, sizeof(j->rec.template), template) < 0)
+		return err_set(e, -EINVAL, "The request names no template.");
+	r = template_manifest(j, template, &m, e);
+	if (r == -ENOENT)
+		return err_set_code(e, -ENOENT, "template-not-found", "This node has no template %s.", template);
+	if (r == 0)
+		r = template_fits(j->s, &m, e);
+	if (r < 0)
+		return r;
+	j->rec.memory_mib = lifecycle_number(j->spec, "memory_mib", m.memory_mib);
+	j->rec.vcpus = lifecycle_number(j->spec, "vcpus", m.vcpus);
+	j->rec.disk_mib = m.disk_bytes >> 20;
+	if (j->rec.memory_mib != m.memory_mib || j->rec.vcpus != m.vcpus)
+		return err_set(e, -EINVAL, "Sandboxes of the template %s have %llu vCPU and %llu MiB.", template,
+			       (unsigned long long)m.vcpus, (unsigned long long)m.memory_mib);
+	return str_copy(j->rec.accel, sizeof(j->rec.accel), m.accel);
+}
+
+static int lifecycle_fresh_token(struct job *j, struct err *e)
+{
+	j->rec.proc = (struct nm_spawn_rep){ 0 };
+	j->rec.installed_ms = 0;
+	j->rec.reason[0] = '\0';
+	return str_random_hex(j->rec.guest_token, 32) < 0 ? err_set(e, -EIO, "The node has no random numbers.") : 0;
+}
+
+static int lifecycle_disk(struct job *j, enum nm_op op, struct err *e)
+{
+	struct nm_disk_create c = { 0 };
+	struct nm_sandbox d = { 0 };
+	int r;
+
+	str_copy(c.sandbox, sizeof(c.sandbox), j->sandbox);
+	str_copy(c.template, sizeof(c.template), j->rec.template);
+	str_copy(d.sandbox, sizeof(d.sandbox), j->sandbox);
+	r = job_nm(j, op, op == NM_DISK_CREATE ? (void *)&c : (void *)&d, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
+	return op == NM_DISK_CREATE && r == -EEXIST ? 0 : r;
+}
+
+/* A failed create leaves nothing: the request may come again. What cannot be cleared now is cleared by the next try or start. */
+static void lifecycle_undo_create(struct job *j)
+{
+	struct err e = { 0 };
+	int r = exec_end(j, false, &e);
+
+	if (r == 0)
+		r = lifecycle_disk(j, NM_DISK_DELETE, &e);
+	/* First away in memory, then the row: no tombstone, since this generation may still be made. */
+	j->rec.state = LIFE_NONE;
+	if (r == 0)
+		r = job_commit(j, &e);
+	if (r == 0)
+		r = record_drop(j->s->db, j->sandbox, &e);
+	if (r < 0)
+		log_warn("a failed create was not cleared away", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&e));
+}
+
+static int lifecycle_install(struct job *j, struct err *e)
+{
+	int r;
+
+	j->rec.installed_ms = clock_wall_ms();
+	r = job_set_state(j, LIFE_RUNNING, "", e);
+	job_step(j, "commit");
+	if (r == 0)
+		r = job_fault("sbx.exec.installed", e);
+	if (r == 0)
+		r = exec_announce(j, e);
+	return r;
+}
+
+static void lifecycle_total(struct job *j)
+{
+	json_object_set_new(j->ms, "total", json_real((double)(clock_mono_us() - j->begin_us) / 1000.0));
+}
+
+static int lifecycle_create_steps(struct job *j, struct err *e)
+{
+	int r = job_set_state(j, LIFE_CREATING, "", e);
+
+	job_step(j, "record");
+	if (r == 0)
+		r = job_fault("sbx.create.recorded", e);
+	if (r == 0)
+		r = lifecycle_disk(j, NM_DISK_CREATE, e);
+	job_step(j, "disk");
+	if (r == 0)
+		r = job_fault("sbx.create.after-disk", e);
+	if (r == 0)
+		r = exec_begin(j, "restore", json_object_get(j->spec, "env"), e);
+	if (r == 0)
+		r = lifecycle_install(j, e);
+	return r;
+}
+
+static int lifecycle_create(struct job *j, struct err *e)
+{
+	int r = lifecycle_load(j, e);
+
+	if (r < 0)
+		return r;
+	if (j->had_record && j->rec.state == LIFE_NONE)
+		return err_set_code(e, -ESTALE, "sandbox-deleted", "The sandbox %s was deleted.", j->sandbox);
+	if (j->had_record && j->rec.id.generation < j->cap.id.generation)
+		return err_set_code(e, -EEXIST, "sandbox-exists", "The sandbox %s exists already.", j->sandbox);
+	if (j->had_record && j->rec.installed_ms != 0)
+		return lifecycle_result(j);
+	/* A try that was broken off is cleared away and made again. */
+	if (j->had_record && (r = exec_end(j, false, e)) < 0)
+		return r;
+	j->rec = (struct record){ .id = j->cap.id };
+	r = lifecycle_shape(j, e);
+	job_step(j, "template");
+	if (r == 0)
+		r = lifecycle_fresh_token(j, e);
+	if (r == 0 && str_random_hex(j->rec.machine_id, 16) < 0)
+		r = err_set(e, -EIO, "The node has no random numbers.");
+	if (r < 0)
+		return r;
+	r = lifecycle_create_steps(j, e);
+	if (r < 0) {
+		lifecycle_undo_create(j);
+		return r;
+	}
+	job_event(j, "created: execution %llu", (unsigned long long)j->rec.id.generation);
+	lifecycle_total(j);
+	return lifecycle_result(j);
+}
+
+/* ---- Start ---- */
+
+static int lifecycle_start_steps(struct job *j, struct err *e)
+{
+	int r = job_set_state(j, LIFE_STARTING, "", e);
+
+	job_step(j, "record");
+	if (r == 0)
+		r = job_fault("sbx.start.recorded", e);
+	if (r == 0)
+		r = exec_begin(j, "boot", json_object_get(j->spec, "env"), e);
+	if (r == 0)
+		r = lifecycle_install(j, e);
+	return r;
+}
+
+/* The disk stays; the sandbox is stopped and says why. */
+static void lifecycle_undo_start(struct job *j, const struct err *why)
+{
+	struct err e = { 0 };
+	int r = exec_end(j, false, &e);
+
+	if (r == 0)
+		r = job_set_state(j, LIFE_STOPPED, why->text, &e);
+	if (r < 0)
+		log_warn("a failed start was not cleared away", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&e));
+	else
+		job_event(j, "start failed: %s", why->text);
+}
+
+static int lifecycle_start(struct job *j, struct err *e)
+{
+	int r = lifecycle_load(j, e);
+
+	if (r < 0)
+		return r;
+	if (lifecycle_gone(j))
+		return lifecycle_not_found(j, e);
+	if (j->rec.id.generation == j->cap.id.generation && j->rec.installed_ms != 0)
+		return lifecycle_result(j);
+	/* The older execution, or a try that was broken off, ends first: its streams too. */
+	r = exec_end(j, life_serves(j->rec.state), e);
+	job_step(j, "end");
+	if (r == 0)
+		r = job_fault("sbx.start.ended-old", e);
+	if (r < 0)
+		return r;
+	j->rec.id = j->cap.id;
+	r = lifecycle_fresh_token(j, e);
+	if (r < 0)
+		return r;
+	r = lifecycle_start_steps(j, e);
+	if (r < 0) {
+		lifecycle_undo_start(j, e);
+		return r;
+	}
+	job_event(j, "started: execution %llu", (unsigned long long)j->rec.id.generation);
+	lifecycle_total(j);
+	return lifecycle_result(j);
+}
+
+/* ---- Stop and delete ---- */
+
+int lifecycle_stop(struct job *j, struct err *e)
+{
+	int r = lifecycle_load(j, e);
+	bool serves;
+
+	if (r < 0)
+		return r;
+	if (lifecycle_gone(j))
+		return lifecycle_not_found(j, e);
+	if (j->rec.state == LIFE_STOPPED && j->rec.id.generation == j->cap.id.generation)
+		return lifecycle_result(j);
+	serves = life_serves(j->rec.state);
+	r = job_set_state(j, LIFE_STOPPING, NULL, e);
+	if (r == 0)
+		r = job_fault("sbx.stop.recorded", e);
+	if (r == 0)
+		r = exec_end(j, serves, e);
+	if (r < 0)
+		return r;
+	/* A stop that was decided for a later execution, which never came here: that one is over too. */
+	j->rec.id = j->cap.id;
+	if (j->rec.installed_ms == 0)
+		j->rec.installed_ms = clock_wall_ms();
+	r = job_set_state(j, LIFE_STOPPED, "", e);
+	if (r < 0)
+		return r;
+	job_event(j, "stopped");
+	return lifecycle_result(j);
+}
+
+static int lifecycle_delete(struct job *j, struct err *e)
+{
+	int r = lifecycle_load(j, e);
+
+	if (r < 0)
+		return r;
+	if (!j->had_record)
+		j->rec = (struct record){ .id = j->cap.id, .state = LIFE_NONE };
+	else if (j->rec.state != LIFE_NONE)
+		r = job_set_state(j, LIFE_DELETING, NULL, e);
+	if (r == 0)
+		r = job_fault("sbx.delete.recorded", e);
+	if (r == 0 && j->rec.state != LIFE_NONE)
+		r = exec_end(j, false, e);
+	if (r == 0)
+		r = lifecycle_disk(j, NM_DISK_DELETE, e);
+	if (r == 0)
+		r = job_fault("sbx.delete.after-disk", e);
+	if (r < 0)
+		return r;
+	/* The row stays for a day, so that nothing late revives it. */
+	j->rec.id = j->cap.id;
+	r = job_set_state(j, LIFE_NONE, "", e);
+	if (r == 0)
+		r = lifecycle_result(j);
+	return r;
+}
+
+/* ---- What ended by itself ---- */
+
+/* Where the record goes; what would start a new execution is for the control plane, here it is stopped. */
+static enum life_state lifecycle_after(enum life_state from, enum life_event ev)
+{
+	const struct life_rule *rule = life_find(from, ev);
+
+	return rule && !life_in_transition(rule->to) && !life_serves(rule->to) ? rule->to : LIFE_STOPPED;
+}
+
+int lifecycle_crash(struct job *j, struct err *e)
+{
+	enum life_state from;
+	int r = record_get(j->s->db, j->sandbox, &j->rec, e);
+
+	if (r < 0)
+		return r;
+	from = j->rec.state;
+	if (j->rec.id.generation != j->generation || !life_serves(from))
+		return 0;
+	r = job_fault("sbx.crash.seen", e);
+	if (r == 0)
+		r = exec_end(j, false, e);
+	if (r == 0)
+		r = job_set_state(j, lifecycle_after(from, j->event), j->reason, e);
+	if (r < 0)
+		return r;
+	job_event(j, "execution %llu ended: %s", (unsigned long long)j->generation, j->reason);
+	return 0;
+}
+
+/* ---- Console ---- */
+
+/* Bytes of a hostile guest as a JSON string: no NUL, no broken UTF-8. */
+static json_t *lifecycle_text(char *p, size_t n)
+{
+	for (size_t i = 0; i < n;) {
+		size_t len = 1;
+
+		while (len < 4 && i + len < n && !str_utf8_ok(p + i, len))
+			len++;
+		if (p[i] == '\0' || !str_utf8_ok(p + i, len)) {
+			p[i++] = '?';
+			continue;
+		}
+		i += len;
+	}
+	return json_stringn(p, n);
+}
+
+static json_t *lifecycle_tail(const char *text, size_t n)
+{
+	for (size_t keep = n;; keep /= 2) {
+		autofree char *copy = x_strndup(text + n - keep, keep);
+		json_t *v;
+		size_t size;
+
+		/* strndup stops at a NUL. */
+		copy = x_realloc(copy, keep + 1);
+		memcpy(copy, text + n - keep, keep);
+		v = lifecycle_text(copy, keep);
+		size = json_dumpb(v, NULL, 0, JSON_ENCODE_ANY);
+		if (size <= LIFECYCLE_CONSOLE_ANSWER_MAX || keep == 0)
+			return v;
+		json_decref(v);
+	}
+}
+
+static int lifecycle_console(struct job *j, struct err *e)
+{
+	autofree char *text = NULL;
+	json_t *events = NULL;
+	size_t n = 0;
+	int r = lifecycle_load(j, e);
+
+	if (r < 0)
+		return r;
+	if (lifecycle_gone(j))
+		return lifecycle_not_found(j, e);
+	job_take_vm(j);
+	if (j->vm) {
+		struct err lost = { 0 };
+
+		if (exec_console(j, &lost) < 0)
+			log_warn("the console was not read", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&lost));
+		r = exec_announce(j, e);
+	}
+	if (r == 0)
+		r = record_console(j->s->db, j->sandbox, &text, &n, e);
+	if (r == 0)
+		r = record_events(j->s->db, j->sandbox, &events, e);
+	if (r < 0)
+		return r;
+	j->result = json_pack("{s:o, s:o}", "text", lifecycle_tail(text, n), "events", events);
+	return 0;
+}
+
+/* ---- Requests ---- */
+
+static const struct lifecycle_kind {
+	const char *name;
+	enum id_access access;
+	int (*run)(struct job *j, struct err *e);
+} lifecycle_kinds[] = {
+	{ "create", ID_ACCESS_WRITE, lifecycle_create },
+	{ "start", ID_ACCESS_WRITE, lifecycle_start },
+	{ "stop", ID_ACCESS_WRITE, lifecycle_stop },
+	{ "delete", ID_ACCESS_WRITE, lifecycle_delete },
+	{ "console", ID_ACCESS_READ, lifecycle_console },
+};
+
+void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	const struct sbx_lifecycle *q = req;
+	const struct lifecycle_kind *kind = NULL;
+	struct capability cap;
+	struct sbx *s = arg;
+	struct err e = { 0 };
+	struct job *j;
+
+	for (unsigned i = 0; i < ARRAY_LEN(lifecycle_kinds) && !kind; i++)
+		kind = str_eq(q->kind, lifecycle_kinds[i].name) ? &lifecycle_kinds[i] : NULL;
+	if (!kind)
+		err_set_code(&e, -ENOSYS, "not-built-yet", "There is no life-cycle operation of that name.");
+	else
+		admit_capability(s, q->capability, ID_PURPOSE_LIFECYCLE, kind->access, 0, ID_PROTOCOL_NONE, &cap, &e);
+	if (e.num < 0) {
+		ipc_fail(call, &e);
+		return;
+	}
+	j = job_new(s, kind->name, cap.id.sandbox, ipc_call_req_id(call), kind->run);
+	j->call = call;
+	j->cap = cap;
+	j->spec = json_incref(q->spec);
+	job_start(j);
+}
+
+/* ---- All of them (the node goes down) ---- */
+
+struct stop_all { struct ipc_call *call; unsigned left; struct sbx_stop_all_rep rep; };
+
+static void stop_all_done(struct job *j)
+{
+	struct stop_all *all = j->arg;
+
+	all->rep.stopped += j->e.num == 0;
+	all->rep.failed += j->e.num < 0;
+	if (--all->left > 0)
+		return;
+	ipc_answer(all->call, &all->rep, NULL, 0);
+	free(all);
+}
+
+void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	struct stop_all *all = x_alloc(sizeof(*all));
+	struct sbx *s = arg;
+
+	all->call = call;
+	all->left = 1;
+	LIST_FOR_SAFE(&s->box_list, b, struct box, node) {
+		struct job *j;
+
+		if (!life_serves(b->rec.state) && !life_in_transition(b->rec.state))
+			continue;
+		j = job_new(s, "stop", b->rec.id.sandbox, ipc_call_req_id(call), lifecycle_stop);
+		j->cap.id = b->rec.id;
+		j->arg = all;
+		j->done = stop_all_done;
+		all->left++;
+		job_start(j);
+	}
+	if (--all->left == 0) {
+		ipc_answer(call, &all->rep, NULL, 0);
+		free(all);
+	}
+}
