@@ -41,6 +41,7 @@
 #define ANSWER_HEAD_MAX (64 << 10)
 #define ERROR_BODY_MAX 4096
 #define DATE_LEN 30
+#define TURN_AWAY_READS 16
 
 enum peer_state { PEER_IDLE, PEER_HEAD, PEER_HANDLE, PEER_BODY, PEER_WRITE, PEER_DRAIN, PEER_LINGER, PEER_STATE_COUNT };
 
@@ -498,7 +499,7 @@ static struct peer *peer_new(struct http_server *s)
 	return p;
 }
 
-/* One try each: the answer fits into any socket buffer; what the client sent already is read so that close resets nothing. */
+/* Without waiting: the answer fits into any socket buffer; what the client sent already is read so that close resets nothing. */
 static void turn_away(int fd)
 {
 	static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 51\r\n"
@@ -506,7 +507,7 @@ static void turn_away(int fd)
 	char junk[4096];
 
 	static_assert(sizeof("{\"code\":503,\"message\":\"Too many open connections.\"}") - 1 == 51, "Content-Length");
-	while (recv(fd, junk, sizeof(junk), MSG_DONTWAIT) == (ssize_t)sizeof(junk))
+	for (int i = 0; i < TURN_AWAY_READS && recv(fd, junk, sizeof(junk), MSG_DONTWAIT) == (ssize_t)sizeof(junk); i++)
 		;
 	if (send(fd, text, sizeof(text) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		shutdown(fd, SHUT_WR);
