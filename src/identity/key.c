@@ -36,6 +36,7 @@ int key_generate(const char *kid, struct key_signer *ret, uint8_t ret_public[KEY
 {
 	if (!kid_ok(kid))
 		return -EINVAL;
+	*ret = (struct key_signer){ 0 };
 	if (crypto_sign_keypair(ret_public, ret->secret) != 0)
 		return -EIO;
 	return str_copy(ret->kid, sizeof(ret->kid), kid);
@@ -116,6 +117,7 @@ int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PU
 	ok = strlen(text) == (size_t)n && key_parse(text, kid, seed);
 	explicit_bzero(text, sizeof(text));
 	if (ok) {
+		*ret = (struct key_signer){ 0 };
 		str_copy(ret->kid, sizeof(ret->kid), kid);
 		crypto_sign_seed_keypair(public, ret->secret, seed);
 		if (ret_public)

@@ -16,7 +16,8 @@ struct db;
 struct db_stmt;
 
 struct db_arg { const char *s; int64_t i; };
-#define DB_STR(v) ((struct db_arg){ .s = (v) })
+#define DB_STR(v) (db_arg_str(v))
+static inline struct db_arg db_arg_str(const char *s) { return (struct db_arg){ .s = s ? s : "" }; }
 #define DB_INT(v) ((struct db_arg){ .i = (int64_t)(v) })
 
 int db_open(const char *path, struct db **ret, struct err *e);
