@@ -1,6 +1,7 @@
 """Which requests are let in, with capabilities of the tests' own making put before node-api (K-1 to K-7, R-1 to R-3, I-2)."""
 
 import http.client
+import json
 import os
 import signal
 import threading
@@ -118,7 +119,7 @@ class Admission(Base):
             self.refused(self.signer.sign({k: v for k, v in right.items() if k != name}), "deny", f"without {name}")
             wrong = str(right[name]) if isinstance(right[name], int) else 1
             self.refused(self.signer.sign({**right, name: wrong}), "deny", f"{name} of another type")
-        import json
+
         text = json.dumps(right)
         for what, message in (("one more claim", json.dumps({**right, "adm": True})), ("a claim twice", text[:-1] + f', "gen": {right["gen"]}}}'),
                               ("a longer life", json.dumps({**right, "exp": right["exp"] + 1})), ("a negative generation", json.dumps({**right, "gen": -1})),
@@ -291,7 +292,7 @@ class Rotation(Base):
             self.assertEqual(f.read().strip(), new)
         # One that another signed, or that was altered, is none at all.
         message, signature, footer = cap.take_apart(new)
-        import json
+
         later = json.loads(message)
         later["number"] += 1
         for what, text in (("a stranger's", self.signer.stranger(later, "root")), ("altered", cap.put_together(json.dumps(later).encode(), signature, footer)),
