@@ -1,0 +1,75 @@
+#include "node-manager/filters.h"
+
+#include "base/alloc.h"
+#include "daemon/seccomp.h"
+#include "node-manager/jail.h"
+#include "spaced-host/syscalls.h"
+#include "vmm/vmm.h"
+
+/* Beside seccomp_common. */
+static const char *const own_syscalls[] = {
+	/* jails: namespaces, mounts, rights */
+	"clone:any", "unshare", "open_tree", "move_mount", "mount_setattr", "mount", "umount2", "pivot_root", "chdir",
+	"setsid", "sethostname", "setresuid", "setresgid", "setgroups", "capget", "capset", "setrlimit", "seccomp",
+	"execve", "execveat", "arch_prctl",
+	/* processes */
+	"wait4", "waitid", "pidfd_open", "pidfd_send_signal",
+	/* storage: subvolumes, reflinks (ioctl), sealing of templates; TAP */
+	"ioctl", "lchown", "chown", "fchownat", "syncfs", "memfd_create",
+	NULL
+};
+
+/* jail-init: static glibc's start, two system calls of its own, and prctl for its name. */
+static const char *const init_syscalls[] = {
+	"execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64", "readlink",
+	"readlinkat", "getrandom", "mprotect", "newfstatat", "fstat",
+	"prctl", "recvfrom", "wait4", "sendto", "restart_syscall", "rt_sigreturn", "exit_group",
+	NULL
+};
+
+static const char *const empty[] = { NULL };
+
+static size_t count(const char *const *l)
+{
+	size_t n = 0;
+
+	while (l[n])
+		n++;
+	return n;
+}
+
+const char *const *filters_own(void)
+{
+	static const char **all;
+	const struct vmm_driver *d = &vmm_qemu;
+	const char *const *parts[] = { own_syscalls, d->syscalls, d->syscalls_kvm, d->enosys, init_syscalls, bridge_syscalls };
+	size_t n = 1, at = 0;
+
+	if (all)
+		return all;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		n += count(parts[i]);
+	all = x_array(n, sizeof(*all));
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		for (size_t k = 0; parts[i][k]; k++)
+			all[at++] = parts[i][k];
+	}
+	return all;
+}
+
+int filters_open(struct nm *nm, struct err *e)
+{
+	const struct vmm_driver *d = &vmm_qemu;
+	const char *const *const init[] = { init_syscalls, NULL };
+	const char *const *const bridge[] = { bridge_syscalls, NULL };
+	int r = seccomp_export(init, NULL, &nm->init_filter_fd, e);
+
+	if (r == 0)
+		r = seccomp_export(bridge, NULL, &nm->bridge_filter_fd, e);
+	for (int i = 0; i < VMM_ACCEL_COUNT && r == 0; i++) {
+		const char *const *const vmm[] = { d->syscalls, i == VMM_ACCEL_KVM ? d->syscalls_kvm : empty, NULL };
+
+		r = seccomp_export(vmm, d->enosys, &nm->vmm_filter_fd[i], e);
+	}
+	return r;
+}

@@ -1,0 +1,23 @@
+/*
+ * Root trees of the jails: STATE/data/vmm/<digest> is a copy of the folder conf.vmm (the VMM, the libraries that it loads, its
+ * firmware, and empty files on which the jail mounts), STATE/data/bridge/<digest> holds LIB/spaced-host. The digest is over
+ * names and contents, so an upgrade makes another tree and a running execution keeps its own. A tree appears by one rename.
+ */
+#ifndef NODE_MANAGER_JAIL_TREE_H
+#define NODE_MANAGER_JAIL_TREE_H
+
+#include "base/err.h"
+#include "node-manager/nm.h"
+
+#define JAIL_TREE_VMM "vmm"
+#define JAIL_TREE_BRIDGE "bridge"
+#define JAIL_TREE_FILES_MAX 512
+#define JAIL_TREE_DEPTH_MAX 8
+#define JAIL_BRIDGE_PROGRAM "spaced-host"
+
+/* Both trees of this start into nm->vmm_tree and nm->bridge_tree. Reads them whole: about 0.1 s. */
+int jail_tree_open(struct nm *nm, struct err *e);
+/* Removes the trees that neither this start nor an execution uses. After the records were read. */
+int jail_tree_clean(struct nm *nm, struct err *e);
+
+#endif

@@ -1,0 +1,178 @@
+#include "node-manager/watch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/proc.h"
+#include "base/str.h"
+#include "jail-init/jail_init.h"
+
+#define WATCH_TEXT_MAX 1024              /* bytes of one log line */
+
+/* Tells the end of one process, once. status: as waitpid(2), -1 = unknown. */
+static void watch_tell(struct exec *x, enum exec_who who, int64_t status)
+{
+	struct nm_exited ev = { .generation = x->rec.generation, .status = status };
+	struct exec_watch *w = &x->watch[who];
+
+	if (w->told)
+		return;
+	w->told = true;
+	log_info("process of an execution ended", F_STR("sandbox", x->rec.sandbox),
+		 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]), F_INT("status", status));
+	if (x->state == EXEC_ALIVE)
+		exec_set_state(x, EXEC_ENDED);
+	if (x->state == EXEC_DESTROYING || !x->nm->server)
+		return;
+	str_copy(ev.sandbox, sizeof(ev.sandbox), x->rec.sandbox);
+	str_copy(ev.who, sizeof(ev.who), exec_who_names[who]);
+	ipc_server_event(x->nm->server, "exited", nm_exited_fields, &ev);
+}
+
+static void watch_unreported(struct loop_timer *t)
+{
+	struct exec *x = t->arg;
+
+	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
+		if (x->watch[i].gone)
+			watch_tell(x, (enum exec_who)i, -1);
+	}
+}
+
+static void watch_link_done(struct exec *x)
+{
+	loop_del(&x->link_io);
+	fd_close(TAKE_FD(x->link_fd));
+}
+
+/* jail-init's "PID STATUS". A sandbox's programs cannot write here, but nothing is believed beyond its form. */
+static void watch_report(struct exec *x, char *line)
+{
+	char *status = strchr(line, ' ');
+	uint64_t pid, value;
+
+	if (!status)
+		return;
+	*status++ = '\0';
+	if (str_to_u64(line, INT32_MAX, &pid) < 0 || str_to_u64(status, 0xffff, &value) < 0)
+		return;
+	if (pid == JAIL_INIT_VMM_PID)
+		watch_tell(x, EXEC_VMM, (int64_t)value);
+	else if (pid == JAIL_INIT_BRIDGE_PID)
+		watch_tell(x, EXEC_BRIDGE, (int64_t)value);
+}
+
+static void watch_link(struct loop_io *io, uint32_t events)
+{
+	struct exec *x = io->arg;
+	char line[JAIL_INIT_MSG_MAX + 1];
+	ssize_t n = recv(x->link_fd, line, sizeof(line) - 1, MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		watch_link_done(x);
+		return;
+	}
+	line[n] = '\0';
+	watch_report(x, line);
+}
+
+static void watch_gone(struct loop_io *io, uint32_t events)
+{
+	struct exec_watch *w = io->arg;
+	struct exec *x = w->x;
+
+	loop_del(&w->io);
+	fd_close(TAKE_FD(w->pidfd));
+	w->gone = true;
+	if (!w->told)
+		loop_timer_set(x->nm->loop, &x->report_timer, WATCH_REPORT_MS, watch_unreported, x);
+	/* From here on nothing is admitted, whatever the status turns out to be. */
+	if (x->state == EXEC_ALIVE)
+		exec_set_state(x, EXEC_ENDED);
+}
+
+static void watch_text(struct loop_io *io, uint32_t events)
+{
+	static struct log_limit limit;
+	struct exec *x = io->arg;
+	int who = (int)(io - x->text_io);
+	char text[WATCH_TEXT_MAX + 1];
+	ssize_t n = read(x->text_fd[who], text, WATCH_TEXT_MAX);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n <= 0) {
+		loop_del(io);
+		fd_close(TAKE_FD(x->text_fd[who]));
+		return;
+	}
+	text[n] = '\0';
+	if (log_limit_ok(&limit, WATCH_TEXT_PER_MIN))
+		log_info("program says", F_STR("sandbox", x->rec.sandbox), F_UINT("generation", x->rec.generation),
+			 F_STR("who", exec_who_names[who]), F_STR("text", text));
+}
+
+static void watch_process(struct exec *x, enum exec_who who)
+{
+	struct proc_id id = { .pid = (pid_t)x->rec.proc[who].pid, .start_ticks = x->rec.proc[who].start };
+	struct exec_watch *w = &x->watch[who];
+	int fd = proc_pidfd_open(id.pid);
+
+	/* The pidfd first, then the comparison: then it is that process for good. */
+	if (fd >= 0 && proc_id_same(&id) &&
+	    loop_add(x->nm->loop, &w->io, fd, EPOLLIN, watch_gone, w) == 0) {
+		w->pidfd = fd;
+		return;
+	}
+	fd_close(fd);
+	w->gone = true;
+	if (x->state == EXEC_ALIVE)
+		exec_set_state(x, EXEC_ENDED);
+	loop_timer_set(x->nm->loop, &x->report_timer, WATCH_REPORT_MS, watch_unreported, x);
+}
+
+void watch_start(struct exec *x)
+{
+	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
+		watch_process(x, (enum exec_who)i);
+		if (x->text_fd[i] >= 0)
+			loop_add(x->nm->loop, &x->text_io[i], x->text_fd[i], EPOLLIN, watch_text, x);
+	}
+	if (x->link_fd >= 0)
+		loop_add(x->nm->loop, &x->link_io, x->link_fd, EPOLLIN, watch_link, x);
+}
+
+void watch_stop(struct exec *x)
+{
+	loop_timer_stop(&x->report_timer);
+	loop_del(&x->link_io);
+	fd_close(TAKE_FD(x->link_fd));
+	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
+		loop_del(&x->watch[i].io);
+		fd_close(TAKE_FD(x->watch[i].pidfd));
+		loop_del(&x->text_io[i]);
+		fd_close(TAKE_FD(x->text_fd[i]));
+	}
+}
+
+void watch_reaped(struct nm *nm, pid_t pid, int status)
+{
+	LIST_FOR(&nm->execs, x, struct exec, node) {
+		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && x->watch[EXEC_INIT].pidfd >= 0)
+			watch_tell(x, EXEC_INIT, status);
+	}
+}
+
+int watch_kill(struct exec *x, enum exec_who who)
+{
+	int fd = x->watch[who].pidfd;
+
+	return fd < 0 ? -ESRCH : proc_pidfd_signal(fd, SIGKILL);
+}

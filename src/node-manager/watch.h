@@ -1,0 +1,18 @@
+/* The ends of processes: pidfds of the three, jail-init's reports, what VMM and bridge write to stderr. */
+#ifndef NODE_MANAGER_WATCH_H
+#define NODE_MANAGER_WATCH_H
+
+#include "node-manager/nm.h"
+
+#define WATCH_REPORT_MS 500              /* how long a status may come after its process's end */
+#define WATCH_TEXT_PER_MIN 60            /* lines of a program that are logged; the rest is counted */
+
+/* Opens the pidfds by the record; a process that is not there any more makes the execution ENDED. */
+void watch_start(struct exec *x);
+void watch_stop(struct exec *x);
+/* SIGCHLD: the status of a jail-init that is our own child. */
+void watch_reaped(struct nm *nm, pid_t pid, int status);
+/* -ESRCH when that process has ended. */
+int watch_kill(struct exec *x, enum exec_who who);
+
+#endif
