@@ -19,17 +19,11 @@ from harness.intruder import Killed, Pointer
 RESULTS = os.path.join(cap.BUILD, "tests/jail.json")
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWPID = 0x10000000, 0x00020000, 0x40000000, 0x20000000
 PTRACE_TRACEME, PTRACE_ATTACH, PTRACE_SEIZE = 0, 16, 0x4206
-REFUSED = ("EPERM", "EACCES", "ENOENT", "ENOSYS", "ESRCH", "EAFNOSUPPORT", "ENETUNREACH", "EROFS", "ENOTDIR", "ECONNREFUSED", "ENXIO", "ENODEV",
-           "EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "EINVAL", "EUSERS", "ENOSPC", "EXDEV", "EBADF", "EAGAIN", "ENOKEY", "EFAULT", "EOPNOTSUPP", "killed")
-# For what must be refused as such: an EINVAL or EFAULT could mean that only the arguments were wrong.
+# No EINVAL, no EFAULT: those could mean that only the arguments were wrong.
 DENIED = ("EPERM", "EACCES", "ENOENT", "ENOSYS", "ESRCH", "EAFNOSUPPORT", "ENETUNREACH", "EROFS", "killed")
 
 HOST_PATHS = ["/etc/passwd", "/etc/shadow", "/proc/self/status", "/proc/1/environ", "/sys/kernel", "/sys/fs/cgroup", "/run", "/run/space", "/tmp", "/var/lib/space",
               "/root", "/home", "/usr/bin/env", "/bin/sh", "/dev/mem", "/dev/sda", "/dev/loop0", "/dev/fuse", "/dev/net/tun", "/dev/tty", "/dev/random", "/dev/shm"]
-
-
-def setuid_call(i):
-    return i.call("setuid", 0)
 
 
 # name -> (the try, the results that are right)
@@ -46,7 +40,6 @@ CALLS = {
     "open_tree(/)": (lambda i: i.call("open_tree", -100, Pointer("/"), 1), DENIED),
     "pivot_root": (lambda i: i.call("pivot_root", Pointer("."), Pointer(".")), DENIED),
     "chroot(..)": (lambda i: i.call("chroot", Pointer("/")), DENIED),
-    "unshare(user)": (lambda i: i.call("unshare", CLONE_NEWUSER), DENIED + ("ENOSPC", "EUSERS")),
     "unshare(mount)": (lambda i: i.call("unshare", CLONE_NEWNS), DENIED),
     "unshare(net)": (lambda i: i.call("unshare", CLONE_NEWNET), DENIED),
     "setns": (lambda i: i.call("setns", 0, 0), DENIED + ("EINVAL", "EBADF")),
@@ -61,9 +54,6 @@ CALLS = {
     "kill(everybody)": (lambda i: i.call("kill", -1, 0), DENIED),
     "pidfd_open(1)": (lambda i: i.call("pidfd_open", 1, 0), DENIED + ("number",)),
     "kcmp": (lambda i: i.call("kcmp", 1, i.other, 0, 0, 0), DENIED),
-    "bpf": (lambda i: i.call("bpf", 0, Pointer(struct.pack("<4I", 2, 4, 4, 1) + b"\0" * 64), 80), DENIED),
-    "perf_event_open": (lambda i: i.call("perf_event_open", Pointer(struct.pack("<II", 0, 112) + b"\0" * 104), -1, 0, -1, 0), DENIED),
-    "userfaultfd": (lambda i: i.call("userfaultfd", 0), DENIED),
     "init_module": (lambda i: i.call("init_module", Pointer(b"x" * 16), 16, Pointer("")), DENIED),
     "finit_module": (lambda i: i.call("finit_module", 3, Pointer(""), 0), DENIED),
     "delete_module": (lambda i: i.call("delete_module", Pointer("btrfs"), 0x800), DENIED),
@@ -74,7 +64,6 @@ CALLS = {
     "iopl(3)": (lambda i: i.call("iopl", 3), DENIED),
     "ioperm": (lambda i: i.call("ioperm", 0, 16, 1), DENIED),
     "sethostname": (lambda i: i.call("sethostname", Pointer("x"), 1), DENIED),
-    "syslog(read all)": (lambda i: i.call("syslog", 3, Pointer(b"\0" * 1024), 1024), DENIED),
     "open_by_handle_at": (lambda i: i.call("open_by_handle_at", -100, Pointer(struct.pack("<Ii8s", 8, 1, b"x" * 8)), 0), DENIED + ("EBADF",)),
     "fanotify_init": (lambda i: i.call("fanotify_init", 0x0c, 0), DENIED),
     "mknod(block)": (lambda i: i.call("mknodat", -100, Pointer("/disk"), 0o60666, 8 << 8), DENIED),
@@ -84,6 +73,11 @@ CALLS = {
 
 # Refused by the filter, whatever the other walls would say: no program of ours in a jail has a use for them.
 FILTER_ONLY = {
+    "unshare(user)": lambda i: i.call("unshare", CLONE_NEWUSER),
+    "bpf": lambda i: i.call("bpf", 0, Pointer(struct.pack("<4I", 2, 4, 4, 1) + b"\0" * 64), 80),
+    "perf_event_open": lambda i: i.call("perf_event_open", Pointer(struct.pack("<II", 0, 112) + b"\0" * 104), -1, 0, -1, 0),
+    "userfaultfd": lambda i: i.call("userfaultfd", 0),
+    "syslog(read all)": lambda i: i.call("syslog", 3, Pointer(b"\0" * 1024), 1024),
     "add_key": lambda i: i.call("add_key", Pointer("user"), Pointer("x"), Pointer("y"), 1, -3),
     "keyctl": lambda i: i.call("keyctl", 0, -3, 1),
     "request_key": lambda i: i.call("request_key", Pointer("user"), Pointer("x"), 0, -3),
@@ -349,14 +343,12 @@ class Jail(unittest.TestCase):
                     for t in files:
                         self.assertTrue(t in ("/dev/kvm", "/dev/net/tun") or self.neighbour in t or "qemu" in t or t in ("/mem", "/vmlinuz", "/initrd.gz") or "/fw" in t, f"{fds}")
         # VMM and bridge have uids and roots of their own; the init has no capability left.
-        uid = lambda pid: os.stat(f"/proc/{pid}").st_uid
         self.assertEqual(len({os.readlink(f"/proc/{rec[w + '_pid']}/ns/mnt") for w in ("vmm", "bridge")}), 2)
         status = lambda w: open(f"/proc/{rec[w + '_pid']}/status").read()
         uids = {w: [line for line in status(w).splitlines() if line.startswith("Uid:")][0].split()[1] for w in ("vmm", "bridge", "init")}
         self.assertEqual(len(set(uids.values())), 3, uids)
         self.assertIn("CapEff:\t0000000000000000", status("init"))
         self.assertIn("CapPrm:\t0000000000000000", status("init"))
-        self.assertIsNotNone(uid)
 
     def test_cgroup_limits_are_there(self):
         rec = self.node.record(self.neighbour)
