@@ -98,8 +98,7 @@ enum vmm_event_kind {
 	VMM_EV_PANIC,            /* the guest's kernel died */
 	VMM_EV_IO_ERROR,         /* no_space says whether the disk is full */
 	VMM_EV_QUIT,             /* the VMM was told to end */
-	VMM_EV_MIGRATION,        /* inside the driver only */
-	VMM_EV_CHANNEL_OPEN, VMM_EV_CHANNEL_CLOSED,     /* with a probe only: the agent opened its port */
+	VMM_EV_CHANNEL_OPEN,     /* with a probe only: the agent opened its port */
 	VMM_EV_KIND_COUNT,
 };
 extern const char *const vmm_event_names[VMM_EV_KIND_COUNT];
@@ -150,8 +149,8 @@ int vmm_open(const struct vmm_driver *d, int control_fd, int timeout_ms, struct 
 void vmm_close(struct vmm *vm);                  /* NULL is fine; the VMM lives on and can be opened again */
 
 /* For an event loop: wait for EPOLLIN on vmm_fd, then vmm_poll (never blocks; -ECONNRESET when the VMM is gone), then take
- * events until false. Every blocking call gathers events too, so ask for them after each. At most QMP_EVENTS_MAX wait;
- * more of one kind are counted as one. */
+ * events until false. Every blocking call gathers events too, so ask for them after each. Of each kind only the newest is
+ * kept, in the order of the newest ones: a guest that causes events at will fills nothing. */
 int vmm_fd(const struct vmm *vm);
 int vmm_poll(struct vmm *vm, struct err *e);
 bool vmm_next_event(struct vmm *vm, struct vmm_event *ret);
@@ -160,7 +159,7 @@ int vmm_status(struct vmm *vm, enum vmm_run_state *ret, int timeout_ms, struct e
 int vmm_cont(struct vmm *vm, int timeout_ms, struct err *e);     /* seen: 7-29 ms */
 int vmm_stop(struct vmm *vm, int timeout_ms, struct err *e);     /* pause; a stopped one is fine */
 
-/* state_fd: open O_RDONLY, at its beginning; stays the caller's. A state that does not fit: -EBADMSG with the VMM's reason, and
+/* state_fd: open O_RDONLY, at its beginning (its offset moves); stays the caller's. A state that does not fit: -EBADMSG with the VMM's reason, and
  * the VMM is good for nothing but its end. Afterwards the VM is stopped: vmm_cont. */
 int vmm_load(struct vmm *vm, int state_fd, int timeout_ms, struct err *e);
 /* Only when stopped. state_fd: a memfd or file open O_WRONLY (O_RDWR is refused by QEMU); stays the caller's. */

@@ -1,0 +1,314 @@
+/* The QMP client against prepared answers (good, hostile, torn), and against a real QEMU without a machine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "vmm/qmp.h"
+#include "vmm/qmp_peer.h"
+#include "vmm/vmm.h"
+
+#define GREETING \
+	"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 2, \"minor\": 0, \"major\": 10}, \"package\": \"x\"}, " \
+	"\"capabilities\": [\"oob\"]}}\r\n"
+#define NEXT QMP_PEER_NEXT
+#define OK1 "{\"return\": {}, \"id\": 1}\r\n"
+
+static char seen[256];
+
+static void note(const char *name, json_t *data, void *arg)
+{
+	size_t n = strlen(seen);
+
+	str_format(seen + n, sizeof(seen) - n, "%s%s ", name, data ? "+" : "");
+}
+
+/* A client whose other side plays the script (qmp_peer.h). */
+static int open_script(struct qmp_peer *p, const char *script, bool linger, int timeout_ms, struct qmp **ret,
+		       struct err *e)
+{
+	int r;
+
+	seen[0] = '\0';
+	*ret = NULL;
+	r = qmp_open(qmp_peer_start(p, script, strlen(script), linger), note, NULL, timeout_ms, ret, e);
+	if (r < 0)
+		qmp_peer_end(p);
+	return r;
+}
+
+static void close_script(struct qmp_peer *p, struct qmp *q)
+{
+	qmp_free(q);
+	qmp_peer_end(p);
+}
+
+static void test_calls(void **state)
+{
+	struct qmp_peer p;
+	struct qmp *q;
+	json_t *answer = NULL;
+	struct err e = { 0 };
+
+	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT
+				     "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 2}, \"event\": \"STOP\"}\r\n"
+				     "{\"return\": {\"status\": \"paused\"}, \"id\": 2}\n"
+				     "{\"event\": \"RESET\", \"data\": {\"guest\": true}}\r\n" NEXT
+				     "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no \\u001b[2Jway\"}, \"id\": 3}\r\n" NEXT
+				     "{\"id\": 4, \"error\": {\"class\": \"CommandNotFound\", \"desc\": \"what\"}}\r\n" NEXT,
+				     true, 1000, &q, &e), 0);
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 1000, &answer, &e), 0);
+	assert_string_equal(json_string_value(json_object_get(answer, "status")), "paused");
+	json_decref(answer);
+	assert_int_equal(qmp_call(q, "x", json_pack("{s:i}", "a", 1), -1, 1000, NULL, &e), -EREMOTEIO);
+	assert_non_null(strstr(e.text, "way"));
+	assert_null(strchr(e.text, '\033'));
+	assert_int_equal(qmp_call(q, "y", NULL, -1, 1000, NULL, &e), -ENOSYS);
+	assert_string_equal(seen, "STOP RESET+ ");
+	/* The time-out of one call ends the connection: its answer could be taken for another's. */
+	assert_int_equal(qmp_call(q, "z", NULL, -1, 20, NULL, &e), -ETIMEDOUT);
+	assert_int_equal(qmp_call(q, "z", NULL, -1, 20, NULL, &e), -ETIMEDOUT);
+	assert_int_equal(qmp_poll(q, &e), -ETIMEDOUT);
+	close_script(&p, q);
+	assert_string_equal(p.heard, "{\"execute\":\"qmp_capabilities\",\"id\":1}\r\n"
+				     "{\"execute\":\"query-status\",\"id\":2}\r\n"
+				     "{\"execute\":\"x\",\"id\":3,\"arguments\":{\"a\":1}}\r\n"
+				     "{\"execute\":\"y\",\"id\":4}\r\n"
+				     "{\"execute\":\"z\",\"id\":5}\r\n");
+}
+
+static void test_descriptor(void **state)
+{
+	struct qmp_peer p;
+	struct qmp *q;
+	int mem = memfd_create("x", MFD_CLOEXEC);
+
+	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT "{\"return\": {\"fdset-id\": 5, \"fd\": 9}, \"id\": 2}\r\n",
+				     true, 1000, &q, NULL), 0);
+	assert_int_equal(qmp_call(q, "add-fd", NULL, mem, 1000, NULL, NULL), 0);
+	close_script(&p, q);
+	assert_int_equal(p.n_fds, 1);
+	close(mem);
+}
+
+/* What a VMM in a guest's hands may say: every time -EPROTO, and the connection stays dead. */
+static void test_hostile(void **state)
+{
+	static const char *const bad[] = {
+		"{\"return\": {}, \"id\": 3}\r\n",                    /* another id */
+		"{\"return\": {}}\r\n",                               /* none */
+		"{\"return\": {}, \"id\": \"2\"}\r\n",
+		"{\"event\": 5}\r\n",
+		"{\"event\": \"X\", \"data\": 1}\r\n",
+		"{}\r\n", "[]\r\n", "\"x\"\r\n", "nonsense\r\n", "{\"return\": {}, \"id\": 2\r\n",
+		GREETING,                                             /* twice */
+		"{\"return\": {}, \"return\": {}, \"id\": 2}\r\n",    /* a key twice */
+		"{\"return\": \"\\u0000\", \"id\": 2}\r\n",
+		"{\"return\": 9007199254740993, \"id\": 2}\r\n",
+		"{\"return\": {\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":"
+		"{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}}}}}}}}}}}}}}, \"id\": 2}\r\n",
+		"{\"return\": {}, \"id\": 2}\r\n{\"return\": {}, \"id\": 3}\r\n",    /* two answers to one command */
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		autofree char *script = x_asprintf("%s%s%s%s%s", GREETING, NEXT, OK1, NEXT, bad[i]);
+		struct err e = { 0 };
+		struct qmp_peer p;
+		struct qmp *q;
+		int r;
+
+		assert_int_equal(open_script(&p, script, true, 1000, &q, &e), 0);
+		r = qmp_call(q, "x", NULL, -1, 1000, NULL, &e);
+		/* The second of two answers may come a moment later. */
+		if (r == 0)
+			r = qmp_wait(q, 1000, &e);
+		assert_int_equal(r, -EPROTO);
+		assert_int_equal(qmp_call(q, "x", NULL, -1, 1000, NULL, &e), -EPROTO);
+		assert_true(e.text[0] != '\0');
+		close_script(&p, q);
+	}
+}
+
+static void test_greetings(void **state)
+{
+	static const struct {
+		const char *script;
+		bool linger;
+		int r;
+	} cases[] = {
+		{ "", false, -ECONNRESET },
+		{ "{\"QMP\": ", false, -ECONNRESET },
+		{ "{\"QMP\": {}}\r\n", true, -EPROTO },
+		{ "{\"return\": {}, \"id\": 0}\r\n", true, -EPROTO },
+		{ GREETING OK1, true, -EPROTO },                      /* answered before it was asked */
+		{ GREETING NEXT, false, -ECONNRESET },
+		{ GREETING NEXT "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 1}\r\n", true, -EREMOTEIO },
+		{ "", true, -ETIMEDOUT },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		struct qmp_peer p;
+		struct qmp *q;
+		struct err e = { 0 };
+
+		assert_int_equal(open_script(&p, cases[i].script, cases[i].linger, cases[i].r == -ETIMEDOUT ? 20 : 2000,
+					     &q, &e), cases[i].r);
+		assert_null(q);
+	}
+}
+
+/* A line without end: refused at the limit, not stored on and on. */
+static void test_too_long(void **state)
+{
+	autofree char *script = x_alloc(3 * QMP_MESSAGE_MAX);
+	struct err e = { 0 };
+	struct qmp_peer p;
+	struct qmp *q;
+	size_t n;
+	int r;
+
+	str_copy(script, 3 * QMP_MESSAGE_MAX, GREETING NEXT OK1 NEXT);
+	n = strlen(script);
+	memset(script + n, 'a', 2 * QMP_MESSAGE_MAX);
+	assert_int_equal(open_script(&p, script, true, 1000, &q, &e), 0);
+	r = qmp_call(q, "x", NULL, -1, 2000, NULL, &e);
+	assert_int_equal(r, -EPROTO);
+	assert_non_null(strstr(e.text, "too long"));
+	close_script(&p, q);
+}
+
+/* A flood of events must not keep a call beyond its deadline. */
+static void test_flood(void **state)
+{
+	struct qmp_peer p;
+	struct qmp *q;
+	int64_t begin;
+	pid_t pid;
+
+	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT, true, 1000, &q, NULL), 0);
+	pid = fork();
+	if (pid == 0) {
+		static const char line[] = "{\"event\": \"NIC_RX_FILTER_CHANGED\", \"data\": {}}\r\n";
+
+		fd_close(qmp_fd(q));
+		while (send(p.fd, line, sizeof(line) - 1, MSG_NOSIGNAL) > 0)
+			;
+		_exit(0);
+	}
+	begin = clock_mono_ms();
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 200, NULL, NULL), -ETIMEDOUT);
+	assert_in_range(clock_mono_ms() - begin, 150, 3000);
+	qmp_free(q);
+	waitpid(pid, NULL, 0);
+	qmp_peer_end(&p);
+}
+
+/* ---- A real QEMU ---- */
+
+static pid_t start_qemu(int *ret_conn)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	socklen_t n = sizeof(a);
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0), conn = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	pid_t pid;
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof(a.sun_family)), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &n), 0);
+	assert_int_equal(connect(conn, (struct sockaddr *)&a, n), 0);
+	pid = fork();
+	if (pid == 0) {
+		if (listener != 3)
+			dup2(listener, 3);
+		execlp("qemu-system-x86_64", "qemu-system-x86_64", "-M", "none", "-nodefaults", "-display", "none",
+		       "-chardev", "ringbuf,id=con,size=65536", "-chardev", "socket,id=qmp,fd=3,server=on,wait=off",
+		       "-mon", "chardev=qmp,mode=control", (char *)NULL);
+		_exit(127);
+	}
+	close(listener);
+	*ret_conn = conn;
+	return pid;
+}
+
+static void fill_console(struct qmp *q, const char *base64)
+{
+	assert_int_equal(qmp_call(q, "ringbuf-write", json_pack("{s:s,s:s,s:s}", "device", "con", "data", base64,
+								"format", "base64"), -1, 2000, NULL, NULL), 0);
+}
+
+static void test_real(void **state)
+{
+	enum vmm_run_state run;
+	struct err e = { 0 };
+	struct vmm *vm;
+	struct qmp *q;
+	char *text;
+	size_t n;
+	int conn, keep;
+	pid_t pid = start_qemu(&conn);
+
+	keep = dup(conn);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, 10000, &vm, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, 2000, &e), 0);
+	assert_int_equal(run, VMM_RUN_RUNNING);
+	assert_int_equal(vmm_stop(vm, 2000, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, 2000, &e), 0);
+	assert_int_equal(run, VMM_RUN_PAUSED);
+	assert_int_equal(vmm_console(vm, &text, &n, 2000, &e), 0);
+	assert_int_equal(n, 0);
+	free(text);
+	vmm_close(vm);
+	close(keep);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+
+	pid = start_qemu(&conn);
+	assert_int_equal(qmp_open(conn, note, NULL, 10000, &q, &e), 0);
+	fill_console(q, "AAECA/8b");
+	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, 2000, NULL, &e), -ENOSYS);
+	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, 2000, NULL, &e), -EREMOTEIO);
+	json_t *answer = NULL;
+	assert_int_equal(qmp_call(q, "ringbuf-read", json_pack("{s:s,s:i,s:s}", "device", "con", "size", 65536,
+							       "format", "base64"), -1, 2000, &answer, &e), 0);
+	assert_string_equal(json_string_value(answer), "AAECA/8b");
+	json_decref(answer);
+	/* The VMM dies: every call says so. */
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 2000, NULL, &e), -ECONNRESET);
+	qmp_free(q);
+
+	pid = start_qemu(&conn);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, 10000, &vm, &e), 0);
+	assert_int_equal(vmm_quit(vm, 5000, &e), 0);
+	vmm_close(vm);
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_calls),     cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_hostile),   cmocka_unit_test(test_greetings),
+		cmocka_unit_test(test_too_long),  cmocka_unit_test(test_flood),
+		cmocka_unit_test(test_real),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
