@@ -3,7 +3,7 @@
 #include <malloc.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/random.h>
 
 #include "base/log.h"
 #include "base/str.h"
@@ -53,6 +53,7 @@ int main(int argc, char **argv)
 	struct bridge *b = NULL;
 	struct err e = { 0 };
 	struct loop *l;
+	size_t seed = 0;
 	int r;
 
 	if (argc == 2 && str_eq(argv[1], "--version")) {
@@ -61,6 +62,11 @@ int main(int argc, char **argv)
 	}
 	if (main_parse(argc, argv, &conf) < 0)
 		return main_usage();
+	/* Else jansson opens /dev/urandom, which its jail does not have. */
+	while (seed == 0)
+		if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+			return 1;
+	json_object_seed(seed);
 	/* Large buffers go back to the kernel at once: a slow reader leaves nothing behind. */
 	mallopt(M_MMAP_THRESHOLD, 65536);
 	mallopt(M_TRIM_THRESHOLD, 65536);
