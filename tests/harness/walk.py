@@ -1,0 +1,174 @@
+"""A walk over the failpoints: each is hit once on the way of a sandbox through its life, and afterwards everything must be in order."""
+
+import json
+import os
+import re
+import threading
+import time
+
+from harness import memory, node as harness_node
+
+SRC = os.path.join(harness_node.ROOT, "src")
+SETTLED = ("running", "stopped", "failed")
+
+
+def names():
+    """The failpoints that the programs have, from the sources."""
+    found = set()
+    for folder, _, files in os.walk(SRC):
+        for name in files:
+            if name.endswith(".c") and not name.startswith(("test_", "fuzz_")) and os.path.basename(folder) != "base":
+                with open(os.path.join(folder, name)) as f:
+                    found.update(re.findall(r'\b(?:FAULT|fault_hit)\("([a-z0-9.-]+)"\)', f.read()))
+    return sorted(found)
+
+
+class Watch:
+    """Takes the failpoints away as soon as one was hit: counts are kept per process, and a process that crashed begins anew."""
+
+    def __init__(self, node, line):
+        self.node, self.line = node, line
+        self.log = f"{node.run}/faults.log"
+        self.hit = threading.Event()
+        self.ended = threading.Event()
+
+    def __enter__(self):
+        with open(self.log, "w"):
+            pass
+        os.chmod(self.log, 0o666)
+        self.node.failpoints(self.line)
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def run(self):
+        while not self.ended.is_set():
+            if os.path.getsize(self.log):
+                self.node.failpoints()
+                self.hit.set()
+                return
+            self.ended.wait(0.005)
+
+    def __exit__(self, *exc):
+        self.ended.set()
+        self.thread.join()
+        self.node.failpoints()
+        os.unlink(self.log)
+
+
+def patient(fn, seconds=30):
+    """An API call that may meet a daemon which is just starting again."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            r = fn()
+            if r.status not in (502, 503, 504) or time.monotonic() > end:
+                return r
+        except OSError:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.1)
+
+
+def attempt(fn):
+    """One API call whose outcome may be anything."""
+    try:
+        return fn()
+    except OSError:
+        return None
+
+
+def mine(node):
+    r = patient(lambda: node.api("GET", "/v1/sandboxes"))
+    assert r.status == 200, r.body
+    return {s["sandboxID"]: s["state"] for s in r.json()}
+
+
+def settle(node, seconds=60):
+    """Waits until no sandbox is on its way from one state to the next; gives all of them."""
+    end = time.monotonic() + seconds
+    while True:
+        seen = mine(node)
+        if all(s in SETTLED for s in seen.values()):
+            return seen
+        assert time.monotonic() < end, f"they do not settle: {seen}"
+        time.sleep(0.05)
+
+
+def answers(node, box):
+    r = patient(lambda: node.api("GET", f"/sandboxes/{box}"))
+    if r.status != 200:
+        return False
+    token = r.json()["envdAccessToken"]
+    return patient(lambda: node.data("POST", box, "/process.Process/List", {}, token=token)).status == 200
+
+
+def steps(node):
+    """The way through: (name, call); `box` is known after the first."""
+    state = {}
+
+    def create():
+        before = set(mine(node))
+        r = attempt(lambda: node.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 3600}))
+        settle(node)
+        # A create whose answer was lost may have been done all the same.
+        new = set(mine(node)) - before
+        assert len(new) <= 1, new
+        state["box"] = new.pop() if new else None
+        if r is not None and r.status == 201:
+            assert r.json()["sandboxID"] == state["box"], "it was answered and is not there"
+        return r
+
+    def use():
+        return attempt(lambda: node.data("POST", state["box"], "/process.Process/List", {}))
+
+    def life(what):
+        return attempt(lambda: node.api("POST", f"/v1/sandboxes/{state['box']}/{what}"))
+
+    def kill():
+        return attempt(lambda: node.api("DELETE", f"/sandboxes/{state['box']}"))
+
+    return state, [("create", create), ("use", use), ("stop", lambda: life("stop")), ("start", lambda: life("start")),
+                   ("start anew", lambda: life("start")), ("kill", kill)]
+
+
+def once(node, line, baseline):
+    """
+    One failpoint; gives the step in which it was hit, or None. Raises AssertionError when something is out of order then:
+    what is said to run does not answer, what is said to be gone is there, or anything is left in the kernel or on the disk.
+    """
+    where = None
+    state, way = steps(node)
+    with Watch(node, line) as w:
+        for name, call in way:
+            if name != "create" and (not state.get("box") or mine(node).get(state["box"]) == "failed"):
+                break
+            if name == "use" and mine(node).get(state["box"]) != "running":
+                continue
+            answer = call()
+            if w.hit.is_set():
+                where = name
+                break
+            assert answer is not None and answer.status < 300, f"{name}: {answer and answer.body} though nothing was hit"
+    seen = settle(node)
+    box = state.get("box")
+    if box and seen.get(box) == "running":
+        harness_node.wait_for("what runs answers", lambda: answers(node, box), 30)
+    if box and seen.get(box) == "stopped":
+        r = patient(lambda: node.api("POST", f"/v1/sandboxes/{box}/start"))
+        assert r.status < 300, f"what is stopped cannot be started: {r.body}"
+        assert answers(node, box)
+    if box and box in mine(node):
+        r = patient(lambda: node.api("DELETE", f"/sandboxes/{box}"))
+        assert r.status in (204, 404), f"it cannot be deleted: {r.body}"
+    last = [None]
+
+    def back():
+        last[0] = {k: v for k, v in memory.kernel_objects(node).items() if v != baseline[k]}
+        return not last[0]
+
+    try:
+        harness_node.wait_for("everything is back", back, 30)
+    except AssertionError:
+        raise AssertionError(f"left over: {json.dumps(last[0])}, before: { {k: baseline[k] for k in last[0]} }")
+    return where

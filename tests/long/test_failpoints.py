@@ -1,0 +1,13 @@
+"""The whole walk: every failpoint with a crash, an error and a delay."""
+
+import unittest
+
+import test_crash
+
+
+class AllFailpoints(test_crash.Failpoints):
+    ACTIONS = ("crash", "error 5", "error 28", "delay 300")
+
+
+if __name__ == "__main__":
+    unittest.main()

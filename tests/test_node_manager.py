@@ -1,0 +1,672 @@
+"""node-manager alone: the real program, QEMU, bridge, a btrfs of its own; spoken to over nm.sock."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness.intruder import AF, Intruder, Killed, Pointer
+from harness.nm import NmError, NodeManager
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PREFIX = os.environ.get("SPACE_TEST_PREFIX", os.path.join(ROOT, "build/stage/usr/local"))
+LIB = os.environ.get("SPACE_TEST_LIB", os.path.join(PREFIX, "lib/space"))
+TOOLS = os.environ.get("SPACE_TEST_TOOLS", os.path.join(ROOT, "build/tests/tools"))
+GUEST = os.environ.get("SPACE_TEST_GUEST", os.path.join(ROOT, "build/src/vmm/test_guest"))
+
+UID_BASE = 1_900_000_000
+SBX = 60_123
+MEMORY = 128
+CGROUPS = [l.split()[4] for l in open("/proc/self/mountinfo") if " - cgroup" in l]
+
+
+def sandbox(n=1):
+    return "i%020d" % n
+
+
+def run(*cmd, **kw):
+    return subprocess.run(cmd, check=True, capture_output=True, text=True, **kw).stdout.strip()
+
+
+def wait_for(what, condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+    return value
+
+
+def start_time(pid):
+    """Ticks since boot; None when there is no such process or only its zombie."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+class Qmp:
+    """Just enough of the protocol; the driver itself is tested in src/vmm."""
+
+    def __init__(self, fd):
+        self.sock = socket.socket(fileno=fd)
+        self.sock.settimeout(20)
+        self.file = self.sock.makefile("r")
+        json.loads(self.file.readline())
+        self("qmp_capabilities")
+
+    def __call__(self, command, fd=None, **args):
+        m = json.dumps({"execute": command, "arguments": args}).encode()
+        socket.send_fds(self.sock, [m], [fd] if fd is not None else [])
+        while True:
+            m = json.loads(self.file.readline())
+            if "error" in m:
+                raise RuntimeError(m["error"])
+            if "return" in m:
+                return m["return"]
+
+    def until(self, state, seconds=20):
+        return wait_for(state, lambda: self("query-status")["status"] == state, seconds)
+
+    def close(self):
+        self.file.close()
+        self.sock.close()
+
+
+class Instance:
+    """Folders, storage and one node-manager."""
+
+    def __init__(self, lib=LIB, vmm=None, size="2G"):
+        self.dir = tempfile.mkdtemp(prefix="space-nm-")
+        os.chmod(self.dir, 0o755)
+        self.name = "n" + os.urandom(4).hex()
+        self.state, self.run, self.cache = (f"{self.dir}/{n}" for n in ("state", "run", "cache"))
+        for d in (self.state + "/data", self.run, self.cache, self.dir + "/lib"):
+            os.makedirs(d)
+        os.chmod(self.run, 0o755)
+        open(self.run + "/faults.log", "w").close()
+        for program in ("node-manager", "jail-init", "spaced-host"):
+            shutil.copy(f"{lib}/{program}", f"{self.dir}/lib/{program}")
+        image = f"{self.state}/storage.img"
+        run("truncate", "-s", size, image)
+        run("mkfs.btrfs", "-q", image)
+        run("mount", "-o", "loop", image, self.state + "/data")
+        os.chmod(self.state + "/data", 0o700)
+        kernel = run("bash", f"{ROOT}/image/kernel.sh")
+        vmm = vmm or run("bash", f"{ROOT}/image/vmm.sh")
+        run("bash", f"{ROOT}/image/initramfs.sh", kernel, GUEST, f"{self.dir}/initrd.gz")
+        self.base = f"{self.dir}/base.img"
+        with open(self.base, "wb") as f:
+            f.write(os.urandom(1 << 20))
+            f.truncate(64 << 20)
+        conf = {
+            "instance": self.name, "state_dir": self.state, "run_dir": self.run, "cache_dir": self.cache,
+            "lib_dir": self.dir + "/lib", "vmm": vmm, "cgroup_root": "space-" + self.name, "uid_base": UID_BASE,
+            "users": {"space-api": 60_121, "space-ctl": 60_122, "space-sbx": SBX, "space-node": 60_124},
+            "worker": "01234567-89ab-4def-8123-456789abcdef", "accel": "tcg", "api_listen": "tcp:127.0.0.1:1",
+            "domain": "localhost", "max_sandboxes": 16, "kernel": kernel + "/vmlinuz", "initrd": self.dir + "/initrd.gz",
+            "base_image": self.base, "template_id": "base-0123456789abcdef",
+        }
+        self.conf = self.run + "/conf.json"
+        with open(self.conf, "w") as f:
+            json.dump(conf, f)
+        self.log = open(self.dir + "/log", "w+")
+        self.daemon = None
+
+    def up(self, ok=True):
+        self.daemon = subprocess.Popen([f"{self.dir}/lib/node-manager", "--config", self.conf], stderr=self.log, start_new_session=True)
+        if ok:
+            def listening():
+                assert self.daemon.poll() is None, self.text()
+                try:
+                    NodeManager(self).sock.close()
+                    return True
+                except OSError:
+                    return False
+            wait_for("node-manager listens", listening)
+
+    def kill(self, sig=signal.SIGKILL):
+        self.daemon.send_signal(sig)
+        self.daemon.wait()
+
+    def text(self):
+        self.log.flush()
+        with open(self.dir + "/log") as f:
+            return f.read()
+
+    def nm(self):
+        return NodeManager(self)
+
+    def failpoints(self, *lines):
+        with open(self.run + "/failpoints", "w") as f:
+            f.write("".join(l + "\n" for l in lines))
+        time.sleep(0.12)                # the file is looked at ten times a second
+
+    def down(self):
+        if self.daemon.poll() is None:
+            with self.nm() as nm:
+                for i in nm.list():
+                    if i["kind"] == "execution":
+                        nm.call("destroy", sandbox=i["sandbox"], generation=i["generation"])
+            self.kill(signal.SIGTERM)
+        run("umount", self.state + "/data")
+        self.log.close()
+        shutil.rmtree(self.dir)
+
+    # What is left in the kernel, without asking node-manager.
+    def remains(self):
+        found = [n for c in CGROUPS if os.path.isdir(p := f"{c}/space-{self.name}") for n in os.listdir(p) if len(n) > 22 and n[21] == "."]
+        found += os.listdir(self.run + "/nm/netns") + os.listdir(self.run + "/sbx")
+        found += [n for n in os.listdir(self.run + "/nm") if n.endswith(".json")]
+        with open("/proc/self/mountinfo") as f:
+            found += [l for l in f if f"{self.run}/nm/" in l]
+        return found + self.processes()
+
+    @staticmethod
+    def processes():
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/status") as f:
+                    s = f.read()
+            except OSError:
+                continue
+            if 0 <= int(s.split("\nUid:\t")[1].split()[0]) - UID_BASE < 64 and "\nState:\tZ" not in s:
+                found.append(int(pid))
+        return found
+
+
+def spawn(nm, n=1, generation=1, mode="boot", template="t", accel="tcg", memory=MEMORY):
+    return nm.call("spawn", sandbox=sandbox(n), generation=generation, template=template, mode=mode, accel=accel, memory_mib=memory, vcpus=1)
+
+
+def destroy(nm, n=1, generation=1):
+    nm.call("destroy", sandbox=sandbox(n), generation=generation)
+
+
+def close_all(fds):
+    for fd in fds:
+        os.close(fd)
+
+
+def make_template(nm, name="t"):
+    """Boots the test guest, saves it as a template."""
+    nm.call("template-begin", template=name)
+    _, (fd,) = spawn(nm, 99, mode="template", template=name)
+    qmp = Qmp(fd)
+    _, (port,) = nm.call("channel-open", sandbox=sandbox(99), generation=1)
+    with socket.socket(fileno=port) as guest:
+        guest.settimeout(60)
+        guest.sendall(b"ex")
+        assert guest.recv(1) == b"x"
+    qmp("stop")
+    state = os.memfd_create("state")
+    out = os.open(f"/proc/self/fd/{state}", os.O_WRONLY)
+    number = qmp("add-fd", fd=out)["fdset-id"]
+    qmp("xen-save-devices-state", filename=f"/dev/fdset/{number}", live=False)
+    qmp.close()
+    os.close(out)
+    destroy(nm, 99)
+    # A descriptor with the request.
+    nm.id += 1
+    m = {"v": 1, "op": "template-commit", "id": nm.id, "req": "test", "a": {"template": name, "manifest": {"version": 1}}}
+    socket.send_fds(nm.sock, [json.dumps(m).encode()], [state])
+    while (r := json.loads(nm.sock.recv(65536))).get("id") != nm.id:
+        pass
+    os.close(state)
+    assert "e" not in r, r
+
+
+class NodeManagerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.i = Instance()
+        cls.i.up()
+        with cls.i.nm() as nm:
+            make_template(nm)
+
+    @classmethod
+    def tearDownClass(cls):
+        if os.environ.get("SPACE_TEST_LOG"):
+            print(cls.i.text())
+        cls.i.down()
+
+    def setUp(self):
+        self.nm = self.i.nm()
+
+    def tearDown(self):
+        self.i.failpoints()
+        if self.i.daemon.poll() is not None:
+            self.i.up()
+        with self.i.nm() as nm:
+            for i in nm.list():
+                if i["kind"] == "execution":
+                    nm.call("destroy", sandbox=i["sandbox"], generation=i["generation"])
+                elif i["kind"] == "subvolume" and i["sandbox"]:
+                    nm.call("disk-delete", sandbox=i["sandbox"])
+        self.nm.sock.close()
+        self.assertEqual(self.i.remains(), [])
+
+    def disk(self, n=1):
+        self.nm.call("disk-create", sandbox=sandbox(n), template="t")
+
+    def refused(self, code, op, **args):
+        with self.assertRaises(NmError) as e:
+            self.nm.call(op, **args)
+        self.assertEqual(e.exception.code, code, e.exception)
+        return e.exception
+
+    def test_restore_answers(self):
+        """A restored VM answers through the channel; its state comes with the spawn."""
+        self.disk()
+        r, (fd, state) = spawn(self.nm, mode="restore")
+        qmp = Qmp(fd)
+        number = qmp("add-fd", fd=state)["fdset-id"]
+        qmp("migrate-incoming", uri=f"file:/dev/fdset/{number}")
+        wait_for("loaded", lambda: qmp("query-migrate").get("status") == "completed")
+        qmp("cont")
+        _, (port,) = self.nm.call("channel-open", sandbox=sandbox(), generation=1)
+        with socket.socket(fileno=port) as guest:
+            guest.settimeout(20)
+            # The channel's bytes of before were lost with the old process; the guest goes on.
+            guest.sendall(b"ew")
+            self.assertEqual(guest.recv(1), b"w")
+        self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+        os.close(state)
+        qmp.close()
+
+    def test_uids_and_rights(self):
+        """Three uids, no capability anywhere, no_new_privs, a filter, no core; cgroup limits set."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        for who, uid in (("vmm", r["vmm_uid"]), ("bridge", r["bridge_uid"]), ("init", r["vmm_uid"] + 3)):
+            with open(f"/proc/{r[who + '_pid']}/status") as f:
+                s = dict(l.split(":\t", 1) for l in f.read().splitlines() if ":\t" in l)
+            self.assertEqual(s["Uid"].split(), [str(uid)] * 4, who)
+            self.assertEqual(s["Gid"].split(), [str(uid)] * 4, who)
+            self.assertEqual(s["Groups"].strip(), "", who)
+            for c in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+                self.assertEqual(int(s[c], 16), 0, (who, c))
+            self.assertEqual((s["NoNewPrivs"], s["Seccomp"]), ("1", "2"), who)
+            self.assertEqual(s.get("THP_enabled"), "0" if who == "vmm" else "1", who)
+            with open(f"/proc/{r[who + '_pid']}/limits") as f:
+                self.assertRegex(f.read(), r"Max core file size +0 +0")
+        self.assertEqual(int(r["vmm_uid"]), UID_BASE + 4 * r["slot"])
+        for c in CGROUPS:
+            for leaf, limit in (("vmm", MEMORY + 160), ("bridge", 64)):
+                for f in ("memory.limit_in_bytes", "memory.max"):
+                    p = f"{c}/space-{self.i.name}/{sandbox()}.1/{leaf}/{f}"
+                    if os.path.exists(p):
+                        self.assertEqual(int(open(p).read()), limit << 20)
+        close_all(fds)
+
+    def test_namespaces(self):
+        """Shared by the three: PID, IPC, UTS, net. Mounts: each its own. None is the host's."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        ns = {w: {n: os.readlink(f"/proc/{r[w + '_pid']}/ns/{n}") for n in ("pid", "ipc", "uts", "net", "mnt")} for w in ("vmm", "bridge", "init")}
+        host = {n: os.readlink(f"/proc/self/ns/{n}") for n in ("pid", "ipc", "uts", "net", "mnt")}
+        for n in ("pid", "ipc", "uts", "net"):
+            self.assertEqual(len({ns[w][n] for w in ns}), 1, n)
+        self.assertEqual(len({ns[w]["mnt"] for w in ns}), 3)
+        for w in ns:
+            for n in host:
+                self.assertNotEqual(ns[w][n], host[n], (w, n))
+        with open(f"/proc/{r['vmm_pid']}/net/dev") as f:
+            self.assertEqual([l.split(":")[0].strip() for l in f.readlines()[2:]], ["lo"])
+        inside = run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "ip", "-j", "addr")
+        links = {l["ifname"]: l for l in json.loads(inside)}
+        self.assertEqual(sorted(links), ["lo", "tap0"])
+        self.assertEqual(links["tap0"]["address"], "02:00:00:00:00:01")
+        self.assertEqual([a["local"] for a in links["tap0"]["addr_info"]], ["10.0.2.2"])
+        self.assertNotIn("UP", links["lo"]["flags"])
+        self.assertEqual(run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "ss", "-Hlntu"), "")
+        self.assertEqual(run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "cat", "/proc/sys/net/ipv4/ip_forward"), "0")
+        close_all(fds)
+
+    def test_roots(self):
+        """What each sees as its root, read-only."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        def tree(pid):
+            return sorted(os.listdir(f"/proc/{pid}/root"))
+        self.assertEqual(tree(r["init_pid"]), [])
+        self.assertEqual(tree(r["bridge_pid"]), ["spaced-host"])
+        self.assertEqual(tree(r["vmm_pid"]), ["dev", "fw", "initrd.gz", "lib", "lib64", "mem", "qemu-system-x86_64", "vmlinuz"])
+        for who in ("init", "bridge", "vmm"):
+            with open(f"/proc/{r[who + '_pid']}/mountinfo") as f:
+                mounts = [l.split() for l in f]
+            for m in mounts:
+                for word in ("ro", "nosuid", "nodev"):
+                    self.assertIn(word, m[5].split(","), (who, m))
+                self.assertNotIn("shared", " ".join(m), m)
+            self.assertEqual(len(mounts), {"init": 1, "bridge": 1, "vmm": 4}[who], mounts)
+        fds_of = lambda pid: sorted(int(f) for f in os.listdir(f"/proc/{pid}/fd"))
+        self.assertEqual(fds_of(r["init_pid"]), [0, 1, 2, 3])
+        self.assertNotIn(str(self.i.state), " ".join(os.readlink(f"/proc/{r['bridge_pid']}/fd/{f}") for f in fds_of(r["bridge_pid"])))
+        close_all(fds)
+
+    def test_verify(self):
+        """B-1, B-2: each change is seen."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        args = dict(sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+        self.nm.call("verify", **args)
+        start = time.perf_counter()
+        for _ in range(500):
+            self.nm.call("verify", **args)
+        print(f"verify: {(time.perf_counter() - start) / 500 * 1e6:.0f} us a call")
+        self.refused("bridge-peer", "verify", sandbox=sandbox(), generation=1, bridge_pid=os.getpid())
+        self.refused("execution-gone", "verify", sandbox=sandbox(), generation=2, bridge_pid=r["bridge_pid"])
+        # Another listener at the path of the channel.
+        path = f"{self.i.run}/sbx/{sandbox()}.1/chan.sock"
+        os.rename(path, path + ".old")
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(path)
+            s.listen()
+            self.refused("socket-replaced", "verify", **args)
+            self.refused("socket-replaced", "channel-open", sandbox=sandbox(), generation=1)
+        os.rename(path + ".old", path)
+        self.nm.call("verify", **args)
+        # A replaced executable: the running one has lost its name.
+        exe = f"{self.i.state}/data/bridge/" + os.listdir(self.i.state + "/data/bridge")[0] + "/spaced-host"
+        before = os.stat(exe)
+        os.rename(exe, exe + ".old")
+        shutil.copy(exe + ".old", exe)
+        os.unlink(exe + ".old")
+        self.refused("executable-changed", "verify", **args)
+        close_all(fds)
+        destroy(self.nm)
+        self.assertNotEqual(before.st_ino, os.stat(exe).st_ino)
+        # An altered one.
+        r, fds = spawn(self.nm, generation=2)
+        args = dict(sandbox=sandbox(), generation=2, bridge_pid=r["bridge_pid"])
+        self.nm.call("verify", **args)
+        os.chmod(exe, 0o755)
+        self.refused("executable-changed", "verify", **args)
+        os.chmod(exe, 0o555)
+        self.refused("executable-changed", "verify", **args)
+        close_all(fds)
+
+    def test_reused_pid(self):
+        """A record whose start time is another one: the PID was reused while node-manager was away."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        close_all(fds)
+        self.i.kill()
+        path = f"{self.i.run}/nm/{sandbox()}.1.json"
+        with open(path) as f:
+            rec = json.load(f)
+        rec["bridge_start"] -= 1
+        with open(path, "w") as f:
+            json.dump(rec, f)
+        self.i.up()
+        self.nm = self.i.nm()
+        self.refused("execution-gone", "verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+
+    def test_adoption(self):
+        """SIGKILL of node-manager: sandboxes live on, are adopted, and can be used and destroyed."""
+        self.disk(1)
+        self.disk(2)
+        a, fa = spawn(self.nm, 1)
+        b, fb = spawn(self.nm, 2, generation=7)
+        qmp = Qmp(fa[0])
+        self.i.kill()
+        self.assertEqual(qmp("query-status")["status"], "running")
+        self.i.up()
+        self.nm = self.i.nm()
+        self.nm.call("verify", sandbox=sandbox(1), generation=1, bridge_pid=a["bridge_pid"])
+        self.nm.call("verify", sandbox=sandbox(2), generation=7, bridge_pid=b["bridge_pid"])
+        qmp.close()
+        _, (fd,) = self.nm.call("qmp-open", sandbox=sandbox(1), generation=1)
+        Qmp(fd).close()
+        self.nm.call("kill", sandbox=sandbox(1), generation=1, what="bridge")
+        m = json.loads(self.nm.sock.recv(65536))
+        self.assertEqual((m["ev"], m["a"]["who"], m["a"]["status"]), ("exited", "bridge", -1))
+        self.refused("execution-gone", "verify", sandbox=sandbox(1), generation=1, bridge_pid=a["bridge_pid"])
+        destroy(self.nm, 1)
+        destroy(self.nm, 2, 7)
+        close_all(fb)
+
+    def test_exits_are_told(self):
+        """Events with the status that wait(2) gave; process 1's death ends all three."""
+        for what, ends in (("vmm", {"vmm"}), ("bridge", {"bridge"}), ("all", {"vmm", "bridge", "init"})):
+            self.disk()
+            r, fds = spawn(self.nm)
+            self.nm.call("kill", sandbox=sandbox(), generation=1, what=what)
+            seen = {}
+            while set(seen) != ends:
+                m = json.loads(self.nm.sock.recv(65536))
+                self.assertEqual((m["ev"], m["a"]["sandbox"], m["a"]["generation"]), ("exited", sandbox(), 1))
+                seen[m["a"]["who"]] = m["a"]["status"]
+            self.assertEqual(seen.get("init" if what == "all" else what), signal.SIGKILL, seen)
+            self.assertIsNotNone(start_time(r["init_pid"])) if what != "all" else self.assertEqual(self.i.processes(), [])
+            close_all(fds)
+            destroy(self.nm)
+
+    def test_out_of_order(self):
+        """Each closes the peer, and only that one."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        close_all(fds)
+        for op, args in (
+            ("spawn", dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg", memory_mib=MEMORY, vcpus=1)),
+            ("spawn", dict(sandbox=sandbox(2), generation=1, template="t", mode="probe", accel="tcg", memory_mib=MEMORY, vcpus=1)),
+            ("spawn", dict(sandbox=sandbox(2), generation=1, template="../t", mode="boot", accel="tcg", memory_mib=MEMORY, vcpus=1)),
+            ("spawn", dict(sandbox=sandbox(2), generation=1, template="t", mode="boot", accel="x", memory_mib=MEMORY, vcpus=1)),
+            ("spawn", dict(sandbox=sandbox(2), generation=1, template="t", mode="boot")),
+            ("disk-create", dict(sandbox="../" + sandbox()[3:], template="t")),
+            ("disk-create", dict(sandbox=sandbox(3), template="a/b")),
+            ("disk-delete", dict(sandbox=sandbox()[:-1])),
+            ("verify", dict(sandbox=sandbox(), generation=0, bridge_pid=1)),
+            ("kill", dict(sandbox=sandbox(), generation=1, what="node")),
+            ("template-commit", dict(template="t2", manifest={})),
+            ("template-drop", dict(template="-t")),
+            ("nothing", dict()),
+            ("list", dict(cursor=0, more=1)),
+        ):
+            with self.i.nm() as other:
+                with self.assertRaises((ConnectionError, NmError), msg=(op, args)) as e:
+                    other.call(op, **args)
+                if isinstance(e.exception, NmError):
+                    self.assertEqual(other.sock.recv(1), b"", (op, args))
+        for raw in (b"", b"{", b"[]", b'{"v":9,"op":"list","id":1,"req":"","a":{}}', b'{"v":1,"op":"list","op":"list","id":1,"req":"","a":{}}', b"x" * 65536):
+            with self.i.nm() as other:
+                if raw:
+                    other.sock.send(raw)
+                    self.assertEqual(other.sock.recv(65536), b"", raw[:60])
+        self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+
+    def test_answers_without_closing(self):
+        self.refused("execution-gone", "channel-open", sandbox=sandbox(), generation=1)
+        self.refused("execution-gone", "kill", sandbox=sandbox(), generation=1, what="all")
+        destroy(self.nm)
+        self.nm.call("disk-delete", sandbox=sandbox())
+        self.refused("template-not-found", "disk-create", sandbox=sandbox(), template="none")
+        self.refused("template-exists", "template-begin", template="t")
+        self.refused("template-not-found", "template-manifest", template="none")
+        self.assertEqual(self.nm.call("template-manifest", template="t")[0]["manifest"], {"version": 1})
+        self.assertRaises(NmError, spawn, self.nm)                 # no disk
+        self.disk()
+        self.disk()                                                # again: the same
+        self.assertRaises(NmError, spawn, self.nm, memory=64)
+        self.assertRaises(NmError, spawn, self.nm, mode="restore", memory=256)
+        r, fds = spawn(self.nm)
+        close_all(fds)
+        self.refused("execution-exists", "disk-delete", sandbox=sandbox())
+        with self.assertRaises(NmError) as e:
+            spawn(self.nm, generation=2)
+        self.assertEqual(e.exception.code, "execution-exists")
+        stats = self.nm.call("stats")[0]
+        self.assertEqual((stats["slots"], stats["slots_used"]), (16, 1))
+
+    def test_disk_is_a_reflink(self):
+        free = lambda: self.nm.call("stats")[0]["data_free_bytes"]
+        run("sync", "-f", self.i.state + "/data")
+        before = free()
+        self.disk()
+        run("sync", "-f", self.i.state + "/data")
+        self.assertLess(before - free(), 1 << 20)
+        with open(self.i.base, "rb") as a, open(f"{self.i.state}/data/templates/t/rootfs.img", "rb") as b, \
+             open(f"{self.i.state}/data/sandboxes/{sandbox()}/rootfs.img", "rb") as c:
+            base, template, disk = a.read(), b.read(), c.read()
+        self.assertEqual(len(base), len(disk))
+        self.assertEqual(template, disk)
+        with self.assertRaises(OSError):
+            open(f"{self.i.state}/data/templates/t/mem", "r+b").close()
+
+    def test_cache(self):
+        """Another node of the machine takes the template from the cache; what is read is what was committed."""
+        other = Instance()
+        shutil.rmtree(other.cache)
+        os.symlink(self.i.cache, other.cache)
+        other.up()
+        try:
+            with other.nm() as nm:
+                with self.assertRaises(NmError) as e:
+                    nm.call("template-import", template="u")
+                self.assertEqual(e.exception.num, -2)
+                nm.call("template-import", template="t")
+                nm.call("template-import", template="t")
+                for f in ("rootfs.img", "mem", "state", "vmlinuz", "initrd.gz", "manifest.json"):
+                    self.assertEqual(run("sha256sum", f"{other.state}/data/templates/t/{f}").split()[0],
+                                     run("sha256sum", f"{self.i.state}/data/templates/t/{f}").split()[0], f)
+                a, b = os.stat(f"{other.cache}/template/t/rootfs.img"), os.stat(self.i.base)
+                self.assertLess(a.st_blocks, b.st_blocks + 4096)
+        finally:
+            other.down()
+
+    def test_failpoints_of_spawn(self):
+        """The child dies or fails at every step: the answer is an error, nothing is left, and the next try works."""
+        self.disk()
+        steps = ("begin", "cgroups", "sockets", "disk", "net", "jail", "qmp", "record", "recorded", "gone")
+        for action in ("crash", "error 5"):
+            for step in steps:
+                with self.subTest(step=step, action=action):
+                    self.i.failpoints(f"nm.spawn.{step} {action} 1")
+                    with self.assertRaises(NmError):
+                        spawn(self.nm)
+                    self.i.failpoints()
+                    self.assertEqual(self.i.remains(), [])
+        r, fds = spawn(self.nm)
+        close_all(fds)
+
+    def test_failpoints_of_destroy(self):
+        self.disk()
+        for action in ("crash", "error 5"):
+            for step in ("begin", "killed", "net", "sockets", "cgroups"):
+                with self.subTest(step=step, action=action):
+                    _, fds = spawn(self.nm)
+                    close_all(fds)
+                    self.i.failpoints(f"nm.destroy.{step} {action} 1")
+                    with self.assertRaises(NmError):
+                        destroy(self.nm)
+                    self.i.failpoints()
+                    destroy(self.nm)
+                    self.assertEqual(self.i.remains(), [])
+
+    def test_node_manager_dies_while_spawning(self):
+        """SIGKILL of the main process while its child stands at each step: after the restart nothing or everything is there."""
+        self.disk()
+        for step, whole in (("cgroups", False), ("sockets", False), ("disk", False), ("net", False), ("jail", False), ("qmp", False),
+                            ("record", False), ("recorded", False), ("gone", True)):
+            with self.subTest(step=step):
+                mark = os.path.getsize(self.i.run + "/faults.log")
+                self.i.failpoints(f"nm.spawn.{step} delay 3000 1")
+                m = {"v": 1, "op": "spawn", "id": 1, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
+                                                                        memory_mib=MEMORY, vcpus=1)}
+                self.nm.sock.send(json.dumps(m).encode())
+                wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+                self.i.kill()
+                self.i.failpoints()
+                self.i.up()
+                self.nm = self.i.nm()
+                if whole:
+                    self.assertEqual([i["state"] for i in self.nm.list() if i["kind"] == "execution"], ["alive"])
+                else:
+                    # A record without "go" is kept as ended, or it was never written.
+                    for i in self.nm.list():
+                        if i["kind"] == "execution":
+                            self.assertEqual((step, i["state"]), ("recorded", "ended"))
+                destroy(self.nm)
+                self.assertEqual(self.i.remains(), [])
+
+    def test_node_manager_dies_while_destroying(self):
+        self.disk()
+        for step in ("begin", "killed", "net", "sockets", "cgroups"):
+            with self.subTest(step=step):
+                _, fds = spawn(self.nm)
+                close_all(fds)
+                mark = os.path.getsize(self.i.run + "/faults.log")
+                self.i.failpoints(f"nm.destroy.{step} delay 3000 1")
+                self.nm.sock.send(json.dumps({"v": 1, "op": "destroy", "id": 1, "req": "t", "a": {"sandbox": sandbox(), "generation": 1}}).encode())
+                wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+                self.i.kill()
+                self.i.failpoints()
+                self.i.up()
+                self.nm = self.i.nm()
+                destroy(self.nm)
+                self.assertEqual(self.i.remains(), [])
+
+    def test_destroy_while_spawning(self):
+        self.disk()
+        self.i.failpoints("nm.spawn.net delay 5000 1")
+        m = {"v": 1, "op": "spawn", "id": 900, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
+                                                                  memory_mib=MEMORY, vcpus=1)}
+        with self.i.nm() as other:
+            other.sock.send(json.dumps(m).encode())
+            wait_for("the child is there", lambda: any(i["kind"] == "socket" for i in self.nm.list()))
+            destroy(self.nm)
+            self.assertIn("e", json.loads(other.sock.recv(65536)))
+        self.assertEqual(self.i.remains(), [])
+
+    def test_storage_failpoints(self):
+        """Half-made disks and templates are never seen under their names."""
+        for point, op, args in (("nm.disk-create.filled", "disk-create", dict(sandbox=sandbox(5), template="t")),
+                                ("nm.template-begin.filled", "template-begin", dict(template="x"))):
+            for action in ("crash", "error 5"):
+                with self.subTest(point=point, action=action):
+                    self.i.failpoints(f"{point} {action} 1")
+                    self.assertRaises(NmError, self.nm.call, op, **args)
+                    self.i.failpoints()
+                    self.assertFalse([i for i in self.nm.list() if i["kind"] == "subvolume" and i["name"] != "templates/t"])
+        self.nm.call("disk-create", sandbox=sandbox(5), template="t")
+        self.i.failpoints("nm.disk-delete.moved crash 1")
+        self.assertRaises(NmError, self.nm.call, "disk-delete", sandbox=sandbox(5))
+        self.i.failpoints()
+        self.nm.call("disk-delete", sandbox=sandbox(5))
+        self.i.kill()
+        self.i.up()
+        data = self.i.state + "/data"
+        self.assertEqual(sorted(os.listdir(data + "/templates") + os.listdir(data + "/sandboxes")), ["t"])
+
+    def test_rounds_leave_nothing(self):
+        """Ten at once, three times: descriptors of node-manager, loop devices and slots are back where they were."""
+        count = lambda: len(os.listdir(f"/proc/{self.i.daemon.pid}/fd"))
+        before = count()
+        for generation in (1, 2, 3):
+            for n in range(1, 11):
+                self.disk(n)
+            for n in range(1, 11):
+                _, fds = spawn(self.nm, n, generation)
+                close_all(fds)
+            kinds = [i["kind"] for i in self.nm.list()]
+            self.assertEqual([kinds.count(k) for k in ("execution", "process", "netns", "mount", "socket")], [10, 30, 10, 10, 10])
+            for n in range(1, 11):
+                destroy(self.nm, n, generation)
+                self.nm.call("disk-delete", sandbox=sandbox(n))
+        self.assertEqual(self.i.remains(), [])
+        self.assertEqual(count(), before)
+        self.assertEqual(self.nm.call("stats")[0]["slots_used"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
