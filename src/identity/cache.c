@@ -21,6 +21,7 @@ struct cache_entry {
 };
 
 struct cap_cache {
+	uint64_t misses;
 	uint8_t key[crypto_generichash_KEYBYTES];
 	size_t buckets;
 	struct cache_entry *entries;
@@ -91,6 +92,7 @@ int cap_cache_verify(struct cap_cache *cc, const char *text, size_t n, const str
 			*ret = bucket[i].cap;
 		return r;
 	}
+	cc->misses++;
 	r = cap_verify(text, n, b, &cap, e);
 	if (r == 0)
 		r = cap_check_time(&cap, now_s, e);
@@ -103,3 +105,5 @@ int cap_cache_verify(struct cap_cache *cc, const char *text, size_t n, const str
 	*ret = cap;
 	return 0;
 }
+
+uint64_t cap_cache_misses(const struct cap_cache *cc) { return cc->misses; }

@@ -114,5 +114,6 @@ struct cap_cache *cap_cache_new(size_t entries);
 void cap_cache_free(struct cap_cache *c);
 void cap_cache_clear(struct cap_cache *c);                                           /* on a new bundle */
 int cap_cache_verify(struct cap_cache *cc, const char *text, size_t n, const struct key_bundle *b, int64_t now_s, struct capability *ret, struct err *e);
+uint64_t cap_cache_misses(const struct cap_cache *cc);                                   /* signatures computed so far */
 
 #endif

@@ -13,6 +13,7 @@
  * The same function compares before and after, so that both say the same.
  */
 #include "sbx-manager/sbx.h"
+#include "sbx-manager/admit_stat.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +38,7 @@ struct admit {
 	struct ipc_call *call;
 	struct capability cap;
 	int fd;                              /* connected to the bridge, no byte written */
+	int64_t begin_ns, part_ns;           /* of the whole, of the part that runs now */
 };
 
 static int admit_name_of(const char *const *names, unsigned n, const char *name)
@@ -166,6 +168,8 @@ static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
 	str_copy(rep.guest_token, sizeof(rep.guest_token), b->rec.guest_token);
 	str_copy(rep.sandbox, sizeof(rep.sandbox), b->rec.id.sandbox);
 	ipc_answer(a->call, &rep, &a->fd, 1);
+	admit_stat_add(ADMIT_HAND_OVER, a->part_ns);
+	admit_stat_add(ADMIT_TOTAL, a->begin_ns);
 	return 0;
 }
 
@@ -173,8 +177,12 @@ static void admit_verified(void *arg, const struct err *failed, const void *rep,
 {
 	struct admit *a = arg;
 	struct err e = { 0 };
-	struct box *b = admit_compare(a->s, &a->cap, &e);
-	int r = b ? admit_limits(b, &e) : e.num;
+	struct box *b;
+	int r;
+
+	a->part_ns = admit_stat_add(ADMIT_VERIFY, a->part_ns);
+	b = admit_compare(a->s, &a->cap, &e);
+	r = b ? admit_limits(b, &e) : e.num;
 
 	if (failed) {
 		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET || failed->num == -EAGAIN;
@@ -194,6 +202,7 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	int purpose = admit_name_of(id_purpose_names, ID_PURPOSE_COUNT, q->purpose);
 	int access = admit_name_of(id_access_names, ID_ACCESS_COUNT, q->access);
 	int protocol = admit_name_of(id_protocol_names, ID_PROTOCOL_COUNT, q->protocol);
+	uint64_t misses = cap_cache_misses(a->s->caps);
 	struct box *b;
 	int r;
 
@@ -205,12 +214,15 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 			     (enum id_protocol)protocol, &a->cap, e);
 	if (r < 0)
 		return r;
+	a->part_ns = admit_stat_add(cap_cache_misses(a->s->caps) != misses ? ADMIT_SIGNATURE : ADMIT_SIGNATURE_CACHED, a->part_ns);
 	b = admit_compare(a->s, &a->cap, e);
 	r = b ? admit_limits(b, e) : e->num;
+	a->part_ns = admit_stat_add(ADMIT_COMPARE, a->part_ns);
 	if (r == 0)
 		r = admit_connect(b, &a->fd, e);
 	if (r < 0)
 		return r;
+	a->part_ns = admit_stat_add(ADMIT_CONNECT, a->part_ns);
 	str_copy(v.sandbox, sizeof(v.sandbox), b->rec.id.sandbox);
 	v.generation = b->rec.id.generation;
 	v.bridge_pid = b->rec.proc.bridge_pid;
@@ -227,6 +239,7 @@ void admit_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds
 	a->s = s;
 	a->call = call;
 	a->fd = -1;
+	a->begin_ns = a->part_ns = admit_stat_now();
 	s->n_admits++;
 	if (admit_begin(a, req, &e) < 0)
 		admit_end(a, &e);

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "sbx-manager/sbx.h"
+#include "sbx-manager/admit_stat.h"
 
 #define REPORT_PAGE 100                  /* sandboxes in one packet */
 #define REPORT_STATS_MS 2000
@@ -33,6 +34,7 @@ static void report_answer(void *arg, const struct err *e, const void *rep, int *
 	r.node = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "worker", s->conf.worker, "version", SPACE_VERSION, "bundle",
 			   (json_int_t)s->bundle.number, "accel", s->conf.accel, "leases", (json_int_t)s->n_leases,
 			   "sandboxes", (json_int_t)map_len(s->boxes));
+	json_object_set_new(r.node, "admission", admit_stat_json());
 	if (stats) {
 		json_object_set_new(r.node, "data_total_bytes", json_integer((json_int_t)stats->data_total_bytes));
 		json_object_set_new(r.node, "data_free_bytes", json_integer((json_int_t)stats->data_free_bytes));
