@@ -1,0 +1,15 @@
+"""200 rounds of create and kill."""
+
+import unittest
+
+import test_churn
+from harness import node
+
+
+class Endurance(unittest.TestCase):
+    def test_200_rounds(self):
+        test_churn.rounds(self, node.shared(), 200)
+
+
+if __name__ == "__main__":
+    unittest.main()
