@@ -38,12 +38,15 @@ struct job *job_new(struct sbx *s, const char *name, const char *sandbox, const 
 static void job_log(const struct job *j)
 {
 	int64_t ms = (clock_mono_us() - j->begin_us) / 1000;
+	/* {"disk":12.3,...}: milliseconds of each step, in their order. */
+	autofree char *steps = j->ms ? json_dumps(j->ms, JSON_COMPACT | JSON_REAL_PRECISION(4)) : NULL;
 
 	if (j->e.num < 0)
 		log_warn("job failed", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms),
-			 F_ERR(&j->e));
+			 F_STR("steps", steps ? steps : ""), F_ERR(&j->e));
 	else
-		log_info("job done", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms));
+		log_info("job done", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms),
+			 F_STR("steps", steps ? steps : ""));
 }
 
 static void job_answer(struct job *j)
