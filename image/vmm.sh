@@ -7,14 +7,14 @@
 #                 first where it is missing
 #
 # In it: qemu-system-x86_64, libraries at the paths where ld.so looks for them, fw/ with firmware, and
-# empty files on which the jail mounts: mem, vmlinuz, initrd.gz, dev/kvm.
+# empty files on which the jail mounts: mem, vmlinuz, initrd.gz.
 
 . "${BASH_SOURCE[0]%/*}/common.sh"
 
 QEMU='/usr/bin/qemu-system-x86_64'
 FIRMWARE=(bios-microvm.bin linuxboot_dma.bin)
 FIRMWARE_DIRS=(/usr/share/qemu /usr/share/seabios)
-BIND_TARGETS=(mem vmlinuz initrd.gz dev/kvm)
+BIND_TARGETS=(mem vmlinuz initrd.gz)
 
 # Every file of the tree as "SOURCE TARGET", sorted.
 contents() {

@@ -3,7 +3,7 @@
  *
  * Theory of operation
  *
- * The child unshares mount, network and IPC namespaces, binds the VMM's tree on itself, binds kernel, initrd and /dev/kvm on
+ * The child unshares mount, network and IPC namespaces, binds the VMM's tree on itself, binds kernel and initrd on
  * the empty files that the tree has for them, pivots into it, drops to the uid, and executes. The parent has connected
  * to the control socket before (the connection waits in the backlog until the VMM accepts it), so nobody else can be first.
  * The VM is over when its agent opened the port, when it stopped for whatever reason, or when the time is up; then the
@@ -28,7 +28,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
@@ -44,7 +43,7 @@
 
 #define PROBE_KEY_HEX 32
 #define PROBE_NOTE_MAX 256
-#define KVM_DEVICE "/dev/kvm"
+#define PROBE_WORDS_MAX 120
 
 /* ---- The child ---- */
 
@@ -57,7 +56,7 @@ static int bind_file(const char *source, const char *target)
 	return mount(source, target, NULL, MS_BIND, NULL) < 0 ? -errno : 0;
 }
 
-static int enter_tree(const struct probe_conf *c, enum vmm_accel accel)
+static int enter_tree(const struct probe_conf *c)
 {
 	int r;
 
@@ -69,8 +68,6 @@ static int enter_tree(const struct probe_conf *c, enum vmm_accel accel)
 	r = bind_file(c->kernel, "vmlinuz");
 	if (r == 0)
 		r = bind_file(c->initrd, "initrd.gz");
-	if (r == 0 && accel == VMM_ACCEL_KVM)
-		r = bind_file(KVM_DEVICE, "dev/kvm");
 	if (r < 0)
 		return r;
 	/* pivot_root(2): with both the same, the old root lies over the new one and is unmounted at once. */
@@ -82,12 +79,12 @@ static int enter_tree(const struct probe_conf *c, enum vmm_accel accel)
 	return 0;
 }
 
-static int drop_rights(const struct probe_conf *c, gid_t kvm_gid)
+static int drop_rights(const struct probe_conf *c)
 {
 	struct rlimit none = { 0, 0 };
 
 	setrlimit(RLIMIT_CORE, &none);
-	if (setgroups(1, &kvm_gid) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 ||
+	if (setgroups(0, NULL) < 0 || setresgid(c->uid, c->uid, c->uid) < 0 ||
 	    setresuid(c->uid, c->uid, c->uid) < 0)
 		return -errno;
 	/* After the change of uid, which clears it. */
@@ -95,23 +92,29 @@ static int drop_rights(const struct probe_conf *c, gid_t kvm_gid)
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* Puts descriptors where the VMM looks for them: control at its number, nothing above. */
-static int place_fds(int listener)
+/* What the child takes along. kvm is -1 with software emulation; words takes what the VMM complains. */
+struct child_fds { int listener, kvm, words; };
+
+/* Puts descriptors where the VMM looks for them, and nothing else. */
+static int place_fds(const struct child_fds *f)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 	if (null < 0)
 		return -errno;
-	/* In this order: the listener may itself stand at 0 to 2. */
-	if (listener == VMM_FD_CONTROL)
-		fd_set_cloexec(listener, false);
-	else if (dup2(listener, VMM_FD_CONTROL) < 0)
+	/* First above all numbers that are used, so that no dup2 hits one that is still needed. */
+	int listener = fcntl(f->listener, F_DUPFD_CLOEXEC, VMM_FD_KVM + 1);
+	int words = fcntl(f->words, F_DUPFD_CLOEXEC, VMM_FD_KVM + 1);
+	int kvm = f->kvm < 0 ? null : f->kvm;
+
+	kvm = fcntl(kvm, F_DUPFD_CLOEXEC, VMM_FD_KVM + 1);
+	null = fcntl(null, F_DUPFD_CLOEXEC, VMM_FD_KVM + 1);
+	for (int i = VMM_FD_CONTROL + 1; i <= VMM_FD_KVM; i++)
+		close(i);
+	if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(words, 2) < 0 || dup2(listener, VMM_FD_CONTROL) < 0 ||
+	    dup2(kvm, VMM_FD_KVM) < 0)
 		return -errno;
-	for (int i = 0; i < 3; i++) {
-		if (null != i && dup2(null, i) < 0)
-			return -errno;
-	}
-	return proc_close_fds_from(VMM_FD_CONTROL + 1);
+	return proc_close_fds_from(VMM_FD_KVM + 1);
 }
 
 /* The step that failed as exit status; the VMM itself ends with 0 or 1. */
@@ -124,18 +127,18 @@ static const char *const child_steps[] = {
 	[CHILD_EXEC - CHILD_FDS] = "the VMM could not be executed",
 };
 
-static void __attribute__((noreturn)) child(const struct probe_conf *c, enum vmm_accel accel, gid_t kvm_gid,
-					    const struct vmm_argv *argv, int listener)
+static void __attribute__((noreturn)) child(const struct probe_conf *c, const struct vmm_argv *argv,
+					    const struct child_fds *fds)
 {
 	char *const env[] = { NULL };
 	char program[64];
 
 	setsid();
-	if (place_fds(listener) < 0)
+	if (place_fds(fds) < 0)
 		_exit(CHILD_FDS);
-	if (enter_tree(c, accel) < 0)
+	if (enter_tree(c) < 0)
 		_exit(CHILD_TREE);
-	if (drop_rights(c, kvm_gid) < 0)
+	if (drop_rights(c) < 0)
 		_exit(CHILD_RIGHTS);
 	str_format(program, sizeof(program), "/%s", vmm_qemu.program);
 	execve(program, argv->argv, env);
@@ -216,26 +219,50 @@ static int end_child(pid_t pid)
 
 /* Forks the child. Here only the child holds the listener afterwards, so that its death ends the connection. */
 static int start(const struct probe_conf *c, enum vmm_accel accel, const struct vmm_argv *argv, pid_t *ret_pid,
-		 int *ret_conn, struct err *e)
+		 int *ret_conn, int *ret_words, struct err *e)
 {
-	struct stat st = { .st_gid = c->uid };
-	autoclose int listener = -1, conn = -1;
-	int r = 0;
+	autoclose int listener = -1, conn = -1, kvm = -1, words_in = -1, words_out = -1;
+	int words[2], r;
 	pid_t pid;
 
-	if (accel == VMM_ACCEL_KVM && stat(KVM_DEVICE, &st) < 0)
-		return err_errno(e, -errno, KVM_DEVICE);
+	if (accel == VMM_ACCEL_KVM && (kvm = open(VMM_KVM_DEVICE, O_RDWR | O_CLOEXEC)) < 0)
+		return err_errno(e, -errno, VMM_KVM_DEVICE);
 	r = control_pair(&listener, &conn);
 	if (r < 0)
 		return err_errno(e, r, "no control socket");
+	if (pipe2(words, O_CLOEXEC) < 0)
+		return err_errno(e, -errno, "no pipe");
+	words_in = words[0];
+	words_out = words[1];
 	pid = fork();
 	if (pid < 0)
 		return err_errno(e, -errno, "no process");
 	if (pid == 0)
-		child(c, accel, st.st_gid, argv, listener);
-	*ret_pid = pid;
+		child(c, argv, &(struct child_fds){ .listener = listener, .kvm = kvm, .words = words_out });
+	*ret_words = TAKE_FD(words_in);
 	*ret_conn = TAKE_FD(conn);
+	*ret_pid = pid;
 	return 0;
+}
+
+/* The reason that a dead child gave: the step before the VMM, or the VMM's first words. */
+static int explain(int r, int status, int words, struct err *e)
+{
+	char text[PROBE_WORDS_MAX];
+	ssize_t n;
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) >= CHILD_FDS && WEXITSTATUS(status) <= CHILD_EXEC)
+		return err_set(e, -EIO, "%s", child_steps[WEXITSTATUS(status) - CHILD_FDS]);
+	/* The writers are dead: what is in the pipe is all. */
+	n = read(words, text, sizeof(text));
+	if (n > 0) {
+		size_t len = (size_t)n;
+		const char *end = memchr(text, '\n', len);
+		autofree char *line = str_printable(text, end ? (size_t)(end - text) : len);
+
+		return err_set(e, r, "%s", line);
+	}
+	return r;
 }
 
 int probe_run(const struct probe_conf *c, enum vmm_accel accel, int timeout_ms, struct err *e)
@@ -244,6 +271,7 @@ int probe_run(const struct probe_conf *c, enum vmm_accel accel, int timeout_ms, 
 	int64_t deadline = clock_mono_ms() + timeout_ms;
 	struct vmm_argv argv = { 0 };
 	struct vmm *vm = NULL;
+	autoclose int words = -1;
 	int conn = -1, status, r;
 	pid_t pid = -1;
 
@@ -253,7 +281,7 @@ int probe_run(const struct probe_conf *c, enum vmm_accel accel, int timeout_ms, 
 	r = vmm_argv(&spec, &argv, e);
 	if (r < 0)
 		return r;
-	r = start(c, accel, &argv, &pid, &conn, e);
+	r = start(c, accel, &argv, &pid, &conn, &words, e);
 	vmm_argv_done(&argv);
 	if (r < 0)
 		return r;
@@ -262,9 +290,7 @@ int probe_run(const struct probe_conf *c, enum vmm_accel accel, int timeout_ms, 
 		r = watch(vm, deadline, e);
 	vmm_close(vm);
 	status = end_child(pid);
-	if (r < 0 && WIFEXITED(status) && WEXITSTATUS(status) >= CHILD_FDS && WEXITSTATUS(status) <= CHILD_EXEC)
-		return err_set(e, -EIO, "%s", child_steps[WEXITSTATUS(status) - CHILD_FDS]);
-	return r;
+	return r < 0 ? explain(r, status, words, e) : 0;
 }
 
 /* ---- What is remembered ---- */
@@ -346,14 +372,14 @@ static void remember(const char *dir, const char *path, const struct probe_resul
 /* Is there a device at all that speaks the API? Linux, Documentation/virt/kvm/api.rst: version 12 for ever. */
 static int kvm_present(char why[PROBE_WHY_MAX])
 {
-	autoclose int fd = open(KVM_DEVICE, O_RDWR | O_CLOEXEC);
+	autoclose int fd = open(VMM_KVM_DEVICE, O_RDWR | O_CLOEXEC);
 
 	if (fd < 0) {
-		str_format(why, PROBE_WHY_MAX, "this machine has no usable %s (%s)", KVM_DEVICE, strerror(errno));
+		str_format(why, PROBE_WHY_MAX, "this machine has no usable %s (%s)", VMM_KVM_DEVICE, strerror(errno));
 		return -ENODEV;
 	}
 	if (ioctl(fd, KVM_GET_API_VERSION, 0) != KVM_API_VERSION) {
-		str_format(why, PROBE_WHY_MAX, "%s does not speak KVM's API", KVM_DEVICE);
+		str_format(why, PROBE_WHY_MAX, "%s does not speak KVM's API", VMM_KVM_DEVICE);
 		return -ENODEV;
 	}
 	return 0;
@@ -382,7 +408,7 @@ static int decide(const struct probe_conf *c, struct probe_result *ret, struct e
 		str_format(ret->why, sizeof(ret->why), "a probe VM with KVM reached its agent");
 	} else {
 		str_format(ret->why, sizeof(ret->why), "%s is there, but a probe VM on it failed: %.120s",
-			   KVM_DEVICE, why.text);
+			   VMM_KVM_DEVICE, why.text);
 	}
 	remember(dir, path, ret);
 	return 0;

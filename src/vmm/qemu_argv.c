@@ -161,6 +161,19 @@ _Static_assert(VMM_FD_CONTROL == 3 && VMM_FD_CHANNEL == 4 && VMM_FD_TAP == 5 && 
 	       "the words above name descriptors");
 _Static_assert(VMM_CONSOLE_BYTES == 65536, "the words above name the console's size");
 
+static void add_accel(struct vmm_argv *a, enum vmm_accel accel)
+{
+	if (accel == VMM_ACCEL_TCG) {
+		add(a, "-accel");
+		add(a, "tcg,tb-size=%d", TCG_BUFFER_MIB);
+	} else {
+		add(a, "-add-fd");
+		add(a, "fd=%d,set=2", VMM_FD_KVM);
+		add(a, "-accel");
+		add(a, "kvm,device=/dev/fdset/2");
+	}
+}
+
 static void add_memory(struct vmm_argv *a, const struct vmm_spec *s)
 {
 	add(a, "-object");
@@ -182,11 +195,7 @@ int qemu_argv(const struct vmm_spec *s, struct vmm_argv *ret, struct err *e)
 		return r;
 	add(&a, "%s", QEMU_PROGRAM);
 	add_all(&a, machine_words);
-	add(&a, "-accel");
-	if (s->accel == VMM_ACCEL_TCG)
-		add(&a, "tcg,tb-size=%d", TCG_BUFFER_MIB);
-	else
-		add(&a, "kvm");
+	add_accel(&a, s->accel);
 	add(&a, "-cpu");
 	add(&a, "%s", qemu_cpu_model(s->accel));
 	add(&a, "-m");

@@ -32,8 +32,10 @@
 #define VMM_CONSOLE_BYTES 65536          /* the VMM keeps the last so many bytes of the console */
 #define VMM_STATE_BYTES_MAX (16u << 20)  /* of a device state; seen: 13-22 kB, 370 kB with requests that wait for space */
 
-/* Descriptors that the VMM inherits. QMP and channel: bound Unix stream sockets (the VMM listens). */
-enum { VMM_FD_CONTROL = 3, VMM_FD_CHANNEL = 4, VMM_FD_TAP = 5, VMM_FD_DISK = 6 };
+/* Descriptors that the VMM inherits. Control and channel: bound Unix stream sockets (the VMM listens). KVM: /dev/kvm, O_RDWR,
+ * with that accelerator only (so the jail needs no device node and the VMM's uid no right to it). */
+enum { VMM_FD_CONTROL = 3, VMM_FD_CHANNEL = 4, VMM_FD_TAP = 5, VMM_FD_DISK = 6, VMM_FD_KVM = 7 };
+#define VMM_KVM_DEVICE "/dev/kvm"
 
 /* What the VMM finds in its jail. Kernel, initrd and linuxboot_dma.bin: with a boot only. */
 #define VMM_JAIL_MEM "/mem"
