@@ -142,8 +142,11 @@ int store_migrate(struct store *s, struct err *e)
 	autotx struct db_tx tx = { 0 };
 	const int64_t newest = (int64_t)ARRAY_LEN(migrations);
 	int64_t version;
-	int r = db_begin(s->db, &tx, e);
+	int r = schema_version(s, &version, NULL);       /* fails when there is no table yet */
 
+	if (r == 0 && version == newest)
+		return 0;
+	r = db_begin(s->db, &tx, e);
 	if (r < 0)
 		return r;
 	r = db_exec(s->db, e,
