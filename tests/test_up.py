@@ -1,0 +1,402 @@
+"""A node's beginning and end, and the command line against it (L-1, U-7, N-3, L-10)."""
+
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import termios
+import time
+import unittest
+import uuid
+
+from harness import connect, memory, node, walk
+
+
+def leftovers(n):
+    """What of an instance is still on the machine."""
+    found = {}
+    with open("/proc/self/mountinfo") as f:
+        found["mounts"] = [line.split()[4] for line in f if n.instance in line or n.dir in line]
+    r = subprocess.run(["losetup", "--noheadings", "--output", "NAME,BACK-FILE"], stdout=subprocess.PIPE, text=True)
+    found["loop devices"] = [line for line in r.stdout.splitlines() if n.dir in line]
+    found["processes"] = memory.processes_of(n) + [p for d in node.DAEMONS if (p := n.pid_of(d))]
+    found["cgroups"] = memory.cgroups(n) + [p for b in ("/sys/fs/cgroup", *glob.glob("/sys/fs/cgroup/*")) if os.path.isdir(p := f"{b}/space-{n.instance}")]
+    found["run folder"] = os.listdir(n.run) if os.path.isdir(n.run) else []
+    links = json.loads(subprocess.run(["ip", "-json", "link"], stdout=subprocess.PIPE, check=True).stdout or b"[]")
+    found["links"] = [link["ifname"] for link in links if n.instance in link["ifname"] or link["ifname"].startswith("tap")]
+    found["named namespaces"] = [x for x in (os.listdir("/run/netns") if os.path.isdir("/run/netns") else []) if n.instance in x]
+    if shutil.which("nft"):
+        r = subprocess.run(["nft", "list", "tables"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        found["tables"] = [line for line in r.stdout.splitlines() if "space" in line]
+    return {k: v for k, v in found.items() if v}
+
+
+def namespaces():
+    """The network namespaces of all processes and mounts of this machine."""
+    found = set()
+    for p in os.listdir("/proc"):
+        if p.isdigit():
+            try:
+                found.add(os.readlink(f"/proc/{p}/ns/net"))
+            except OSError:
+                pass
+    return found
+
+
+def states(n):
+    """What the database of the control plane and the records of the node say about each sandbox, read while the node is down."""
+    found = {}
+    for name in (f"{n.state}/control/space.db", f"{n.state}/sbx/records.db"):
+        db = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
+        db.row_factory = sqlite3.Row
+        for (table,) in db.execute("select name from sqlite_master where type = 'table'").fetchall():
+            columns = [c[1] for c in db.execute(f"pragma table_info({table})")]
+            state = next((c for c in ("observed", "state") if c in columns), None)
+            key = next((c for c in ("sandbox", "id") if c in columns), None)
+            if state and key and ("sandbox" in table or "record" in table):
+                for row in db.execute(f"select * from {table}"):
+                    found.setdefault(row[key], {})[os.path.basename(name)] = row[state]
+        db.close()
+    return found
+
+
+class Up(unittest.TestCase):
+    def setUp(self):
+        self.node = node.Node()
+        self.addCleanup(self.node.remove)
+
+    def stopped(self, *boxes):
+        seen = states(self.node)
+        for b in boxes:
+            self.assertEqual(len(seen.get(b, {})), 2, f"{b}: {seen}")
+            for db, value in seen[b].items():
+                self.assertIn(value, ("stopped", self.number_of_stopped()), f"{b} in {db}")
+
+    @staticmethod
+    def number_of_stopped():
+        """The number of the state in life_state, should it be stored as one."""
+        text = open(os.path.join(node.ROOT, "src/state/state.h")).read()
+        words = text[text.index("enum life_state"):].split("{", 1)[1].split("}", 1)[0].replace("\n", " ").split(",")
+        return [w.split()[0] for w in words if w.split()].index("LIFE_STOPPED") if "LIFE_STOPPED" in text else -1
+
+    def test_up_down_up(self):
+        before = namespaces()
+        self.node.up()
+        boxes = [self.node.create() for _ in range(2)]
+        for b in boxes:
+            self.node.sh(b, "echo kept > ~/file")          # without sync: `down` is to end it in order
+        key = self.node.key()
+        # A second `up` finds it running and says so; nothing changes.
+        pid = self.node.pid_of("space-api")
+        self.assertEqual(self.node.up(), 0)
+        self.assertIn("runs already", self.node.up_log())
+        self.assertEqual((self.node.pid_of("space-api"), self.node.key()), (pid, key))
+        self.assertEqual(self.node.sh(boxes[0], "cat ~/file"), "kept\n")
+        self.node.down()
+        self.assertEqual(leftovers(self.node), {})
+        self.assertLessEqual(namespaces(), before)
+        self.stopped(*boxes)
+        self.assertEqual(self.node.down().returncode, 0)       # `down` twice is no error
+        self.node.up()
+        self.assertEqual(self.node.key(), key)
+        self.assertEqual({b: self.node.state_of(b) for b in boxes}, {b: "stopped" for b in boxes})
+        for b in boxes:
+            self.node.space("start", b)
+            self.assertEqual(self.node.sh(b, "cat ~/file"), "kept\n")
+            self.assertEqual(self.node.detail(b)["generation"], 2)
+        self.node.kill(boxes[0])
+        self.node.down()
+        self.assertEqual(leftovers(self.node), {})
+        self.stopped(boxes[1])
+
+    def test_in_the_foreground_with_ctrl_c(self):
+        n = self.node
+        with open(n.log_path, "ab") as log:
+            p = subprocess.Popen([node.SPACE, "up", *n.options()], env=n.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
+        try:
+            node.wait_for("it runs", lambda: "Ctrl-C" in n.up_log() or p.poll() is not None, 600)
+            self.assertIsNone(p.poll(), n.up_log())
+            # The demonstration: a sandbox, its own kernel's name, and how to go on.
+            text = n.up_log()
+            for word in ("space exec", "E2B_API_KEY", "uname"):
+                self.assertIn(word, text + (self.peek(p) or ""))
+            boxes = list(walk.mine(n))
+            self.assertEqual(len(boxes), 1)
+            os.killpg(p.pid, signal.SIGINT)
+            self.assertEqual(p.wait(120), 0, n.up_log())
+        finally:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+            p.stdout.close()
+        self.assertEqual(leftovers(n), {})
+        self.stopped(*boxes)
+
+    @staticmethod
+    def peek(p):
+        os.set_blocking(p.stdout.fileno(), False)
+        return (p.stdout.read() or b"").decode()
+
+    def test_ctrl_c_before_it_runs(self):
+        n = self.node
+        with open(n.log_path, "ab") as log:
+            p = subprocess.Popen([node.SPACE, "up", "--no-demo", *n.options()], env=n.env(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        node.wait_for("it has begun", lambda: os.path.exists(f"{n.state}/storage.img") or p.poll() is not None, 60)
+        os.kill(p.pid, signal.SIGINT)
+        p.wait(300)
+        self.assertEqual(leftovers(n), {})
+        n.up()
+        self.assertEqual(n.sh(n.create(), "echo well"), "well\n")
+
+    def test_down_after_a_killed_up(self):
+        self.node.up()
+        box = self.node.create()
+        self.node.sh(box, "echo kept > ~/file")
+        os.kill(self.node.up_pid(), signal.SIGKILL)
+        node.wait_for("the daemons have ended", lambda: not any(self.node.pid_of(d) for d in node.DAEMONS), 15)
+        self.assertTrue(leftovers(self.node))
+        self.node.down()
+        self.assertEqual(leftovers(self.node), {})
+        self.stopped(box)
+
+    def test_two_nodes_at_once(self):
+        other = node.Node()
+        self.addCleanup(other.remove)
+        self.node.up()
+        other.up()
+        a, b = self.node.create(), other.create()
+        self.assertEqual(self.node.sh(a, "echo a"), "a\n")
+        self.assertEqual(other.sh(b, "echo b"), "b\n")
+        self.assertEqual(other.api("GET", f"/sandboxes/{a}").status, 404)
+        self.assertEqual(other.api("GET", "/sandboxes", key=self.node.key()).status, 401)
+        self.node.down()
+        self.assertEqual(leftovers(self.node), {})
+        self.assertEqual(other.sh(b, "echo still"), "still\n")
+
+    def test_failpoints_are_announced(self):
+        os.makedirs(self.node.run, mode=0o755)
+        self.node.failpoints("no.such.point delay 1")
+        self.node.up()
+        self.assertIn("failpoints are set", self.node.up_log())
+
+
+class CommandLine(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.node = node.shared()
+        cls.box = cls.node.create("--env", "GREETING=hello world", "--meta", "who=test")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.node.kill(cls.box)
+
+    def test_env(self):
+        out = self.node.space("env").stdout
+        seen = dict(line.removeprefix("export ").split("=", 1) for line in out.splitlines() if line.startswith("export "))
+        seen = {k: v.strip("'\"") for k, v in seen.items()}
+        self.assertEqual(seen["E2B_API_KEY"], self.node.key())
+        self.assertEqual(seen["E2B_API_URL"], self.node.api_url)
+        self.assertEqual(seen["E2B_SANDBOX_URL"], self.node.api_url)
+        r = subprocess.run(["/bin/sh", "-c", out + f"\n{node.SPACE} ls --json"], env=self.node.env(XDG_CONFIG_HOME="/nowhere"), stdout=subprocess.PIPE, check=True)
+        self.assertIn(self.box, r.stdout.decode())
+
+    def test_ls(self):
+        row = next(r for r in json.loads(self.node.space("ls", "--json").stdout) if r["sandboxID"] == self.box)
+        self.assertEqual((row["state"], row["generation"]), ("running", 1))
+        self.assertIn(self.box, self.node.space("ls").stdout)
+        self.node.space("stop", other := self.node.create())
+        try:
+            self.assertNotIn(other, self.node.space("ls").stdout)
+            self.assertIn(other, self.node.space("ls", "--all").stdout)
+        finally:
+            self.node.kill(other)
+
+    def test_environment_and_names_cut_short(self):
+        self.assertEqual(self.node.sh(self.box, "echo $GREETING"), "hello world\n")
+        self.assertEqual(self.node.space("exec", self.box[:8], "--", "echo", "short").stdout, "short\n")
+        self.assertEqual(self.node.space("exec", "-e", "A=b c", "-w", "/tmp", "-u", "root", self.box, "--", "/bin/sh", "-c", "echo $A $PWD $(id -u)").stdout, "b c /tmp 0\n")
+
+    def test_exec_with_stdin(self):
+        data = os.urandom(3_000_000)
+        r = self.node.space("exec", "-i", self.box, "--", "sha256sum", input=data, text=False)
+        self.assertEqual(r.stdout.split()[0].decode(), hashlib.sha256(data).hexdigest())
+        r = self.node.space("exec", "-i", self.box, "--", "cat", input=data, text=False)
+        self.assertEqual(r.stdout, data)
+
+    def test_ps(self):
+        s = connect.start(self.node, self.box, "/bin/sleep", "12345", tag="my-tag")
+        pid = s.next()["start"]["pid"]
+        out = self.node.space("ps", self.box).stdout
+        self.assertIn("/bin/sleep 12345", out)
+        self.assertIn("my-tag", out)
+        rows = json.loads(self.node.space("ps", "--json", self.box).stdout)
+        self.assertIn(pid, [int(r["pid"]) for r in rows])
+        connect.call(self.node, self.box, "SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"})
+        node.wait_for("it has gone from the list", lambda: "12345" not in self.node.space("ps", self.box).stdout)
+
+    def test_cp(self):
+        data = os.urandom(30 << 20)
+        digest = hashlib.sha256(data).hexdigest()
+        local = self.node.dir + "/local file"
+        with open(local, "wb") as f:
+            f.write(data)
+        self.node.space("cp", local, f"{self.box}:/home/user/a file")
+        self.assertEqual(self.node.sh(self.box, "sha256sum < 'a file'").split()[0], digest)
+        self.node.space("cp", f"{self.box}:a file", local + ".back")
+        with open(local + ".back", "rb") as f:
+            self.assertEqual(hashlib.sha256(f.read()).hexdigest(), digest)
+        r = self.node.space("cp", f"{self.box}:/home/user/a file", "-", text=False)
+        self.assertEqual(hashlib.sha256(r.stdout).hexdigest(), digest)
+        self.node.space("cp", "-", f"{self.box}:/tmp/new/folder/b", input=b"from stdin\n", text=False)
+        self.assertEqual(self.node.sh(self.box, "cat /tmp/new/folder/b; stat -c %U /tmp/new/folder/b"), "from stdin\nuser\n")
+        self.node.space("cp", "-", f"{self.box}:/tmp/empty", input=b"", text=False)
+        self.assertEqual(self.node.space("cp", f"{self.box}:/tmp/empty", "-").stdout, "")
+        r = self.node.space("cp", f"{self.box}:/no/such", local + ".none", check=False)
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("/no/such", r.stderr)
+        self.assertEqual([f for f in os.listdir(self.node.dir) if "none" in f], [])
+
+    def test_shell(self):
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.execve(node.SPACE, [node.SPACE, "shell", self.box], self.node.env(TERM="xterm"))
+        out = b""
+
+        def read_until(word, seconds=20):
+            nonlocal out
+            end = time.monotonic() + seconds
+            while word not in out:
+                if time.monotonic() > end:
+                    self.fail(f"no {word} in {out!r}")
+                if select.select([fd], [], [], 0.2)[0]:
+                    try:
+                        out += os.read(fd, 4096)
+                    except OSError:
+                        self.fail(f"ended: {out!r}")
+
+        read_until(b"$")
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 121, 0, 0))
+        os.kill(pid, signal.SIGWINCH)
+        end = time.monotonic() + 10
+        while b"41 121" not in out and time.monotonic() < end:
+            os.write(fd, b"stty size\n")
+            read_until(b"\n", 5)
+            time.sleep(0.2)
+            if select.select([fd], [], [], 0.5)[0]:
+                out += os.read(fd, 4096)
+        self.assertIn(b"41 121", out)
+        os.write(fd, b"tty; exit 7\n")
+        read_until(b"/dev/pts/")
+        _, status = os.waitpid(pid, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 7)
+        os.close(fd)
+
+    def test_logs(self):
+        node.wait_for("the console", lambda: "Linux" in self.node.space("logs", self.box).stdout or "spaced" in self.node.space("logs", self.box).stdout, 10)
+        logs = json.loads(self.node.space("logs", "--json", self.box).stdout)
+        self.assertIsInstance(logs["events"], list)
+        # Control bytes of a guest are no commands to a terminal; and a guest that writes without end has a bound.
+        connect.run(self.node, self.box, "printf 'before\\033]0;title\\007after\\n' > /dev/console; head -c 3000000 /dev/zero | tr '\\0' x > /dev/console; echo end > /dev/console", user="root")
+        node.wait_for("the last line", lambda: "end" in self.node.space("logs", self.box).stdout[-200:], 60)
+        self.assertLess(len(self.node.space("logs", self.box).stdout), 1 << 20)
+
+    def test_keys_and_tenants(self):
+        env = {"SPACE_RUN_DIR": self.node.run}
+        made = json.loads(self.node.space("key", "new", "--tenant", "other-tenant", "--json", env=env).stdout)
+        key = made["key"]
+        self.assertRegex(key, r"^e2b_[0-9a-f]{32,}$")
+        # Only its hash is kept.
+        for root, _, files in os.walk(self.node.state):
+            if "/data" in root:
+                continue
+            for f in files:
+                if f != "storage.img":
+                    with open(os.path.join(root, f), "rb") as file:
+                        self.assertNotIn(key.encode(), file.read(), f)
+        listed = json.loads(self.node.space("key", "ls", "--json", env=env).stdout)
+        self.assertIn(("other-tenant", "valid"), [(k["tenant"], k["state"]) for k in listed if k["id"] == made["id"]])
+        # Another tenant's sandbox is not there, for reading, changing, and in lists.
+        for method, path in (("GET", "/sandboxes/{}"), ("DELETE", "/sandboxes/{}"), ("GET", "/v1/sandboxes/{}"), ("POST", "/v1/sandboxes/{}/stop"),
+                             ("POST", "/v1/sandboxes/{}/start"), ("GET", "/v1/sandboxes/{}/logs")):
+            theirs, unknown = (self.node.api(method, path.format(b), key=key) for b in (self.box, "i" + "0" * 20))
+            self.assertEqual((theirs.status, unknown.status), (404, 404), path)
+            self.assertEqual(theirs.body.replace(self.box.encode(), b"X"), unknown.body.replace(b"i" + b"0" * 20, b"X"), path)
+        for path in ("/sandboxes", "/v2/sandboxes", "/v1/sandboxes"):
+            self.assertEqual(self.node.api("GET", path, key=key).json(), [])
+        box = self.node.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}, key=key).json()["sandboxID"]
+        try:
+            self.assertEqual(self.node.api("GET", f"/sandboxes/{box}").status, 404)
+            self.assertEqual([s["sandboxID"] for s in self.node.api("GET", "/v1/sandboxes", key=key).json()], [box])
+        finally:
+            self.assertEqual(self.node.api("DELETE", f"/sandboxes/{box}", key=key).status, 204)
+        self.node.space("key", "revoke", made["id"], env=env)
+        node.wait_for("the revoked key is refused", lambda: self.node.api("GET", "/sandboxes", key=key).status == 401, 5)
+        self.assertEqual(self.node.api("GET", "/sandboxes").status, 200)
+        listed = json.loads(self.node.space("key", "ls", "--json", env=env).stdout)
+        self.assertIn(("other-tenant", "revoked"), [(k["tenant"], k["state"]) for k in listed if k["id"] == made["id"]])
+
+    def test_credentials_file(self):
+        path = self.node.config + "/space/credentials"
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        self.assertEqual(sorted(json.load(open(path))), ["api_key", "api_url"])
+
+    def lines(self, daemon, request_id):
+        found = []
+        for line in self.node.log(daemon).splitlines():
+            if request_id in line:
+                entry = json.loads(line)
+                self.assertEqual(entry["req"], request_id)
+                self.assertEqual(entry["prog"], daemon)
+                found.append(entry)
+        return found
+
+    def test_one_request_id_everywhere(self):
+        rid = "create-" + uuid.uuid4().hex
+        r = self.node.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}, headers={"X-Request-Id": rid})
+        box = r.json()["sandboxID"]
+        try:
+            self.assertEqual(r.headers["X-Request-Id"], rid)
+            for daemon in ("space-api", "node-api", "sbx-manager", "node-manager"):
+                self.assertTrue(self.lines(daemon, rid), f"{daemon} has no line about it")
+            rid = "exec-" + uuid.uuid4().hex
+            s = connect.start(self.node, box, "/bin/echo", "x", stdin=False, headers={"X-Request-Id": rid})
+            s.collect()
+            self.assertEqual(s.answer.headers["X-Request-Id"], rid)
+            for daemon in ("space-api", "node-api", "sbx-manager"):
+                node.wait_for(f"a line of {daemon}", lambda: self.lines(daemon, rid), 5)
+            node.wait_for("the guest's line", lambda: rid in self.node.space("logs", box).stdout, 10)
+            # A refused one too, and what a client may not choose is chosen for it.
+            rid = "bad-" + uuid.uuid4().hex
+            r = self.node.api("GET", "/sandboxes/i00000000000000000000", headers={"X-Request-Id": rid})
+            self.assertEqual((r.status, r.headers["X-Request-Id"]), (404, rid))
+            self.assertTrue(self.lines("space-api", rid))
+            for bad in ("x" * 500, 'quote"', "blank in it"):
+                r = self.node.api("GET", "/sandboxes", headers={"X-Request-Id": bad})
+                self.assertEqual(r.status, 200)
+                self.assertTrue(r.headers["X-Request-Id"])
+                self.assertNotEqual(r.headers["X-Request-Id"], bad)
+            self.assertTrue(self.node.api("GET", "/sandboxes").headers["X-Request-Id"])
+        finally:
+            self.node.kill(box)
+
+    def test_logs_are_json_and_without_secrets(self):
+        secrets = [self.node.key(), self.node.api("GET", f"/sandboxes/{self.box}").json()["envdAccessToken"]]
+        for d in node.DAEMONS:
+            text = self.node.log(d)
+            for line in text.splitlines():
+                self.assertIn("msg", json.loads(line), d)
+            for s in secrets:
+                self.assertNotIn(s, text, d)
+            self.assertNotIn("v4.public.", text, d)
+
+
+if __name__ == "__main__":
+    unittest.main()
