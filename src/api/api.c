@@ -1,0 +1,230 @@
+/* Dispatch, answers, the life of the program's one object. */
+#include "api/api.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#define HEAD_TIMEOUT_MS 10000
+#define IDLE_TIMEOUT_MS 120000
+#define REQ_ID_CHARS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+
+/* ---- request IDs, answers ---- */
+
+void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1])
+{
+	const char *given = http_get(h, "X-Request-Id");
+
+	if (given && http_count(h, "X-Request-Id") == 1 && str_is(given, 1, API_REQ_ID_MAX, REQ_ID_CHARS))
+		str_copy(dst, API_REQ_ID_MAX + 1, given);
+	else
+		str_random_hex(dst, 8);
+}
+
+/* Python's E2B client repeats 429, 502, 503 and 504 by itself; Should-Retry tells it where that is in vain. */
+void call_error(struct call *c, const struct err *e)
+{
+	int status = err_http_status(e);
+	const struct http_field extra[] = {
+		{ "X-Request-Id", c->req_id },
+		{ status == 503 || status == 429 ? "Retry-After" : "Should-Retry", status == 503 || status == 429 ? "1" : "false" },
+		{ NULL, NULL },
+	};
+	const struct http_head *h = http_req_head(c->req);
+	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
+
+	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant), F_STR("method", h->method), F_STR("path", path),
+		 F_INT("status", status), F_ERR(e), F_INT("ms", clock_mono_ms() - c->start_ms));
+	http_req_error(c->req, status, extra, e->text[0] ? e->text : http_reason(status));
+}
+
+void call_json(struct call *c, int status, json_t *v)
+{
+	c->text = json_dumps(v, JSON_COMPACT);
+	json_decref(v);
+	if (c->text)
+		c->status = status;
+	else
+		err_set(&c->err, -EIO, "The answer cannot be written as JSON.");
+}
+
+void call_free(struct call *c)
+{
+	if (!c)
+		return;
+	key_signer_done(&c->signer);
+	free(c->target);
+	free(c->body);
+	free(c->text);
+	free(c);
+}
+
+/* ---- dispatch ---- */
+
+static void own_health(struct call *c)
+{
+	static const char body[] = "{\"status\":\"ok\"}";
+	const struct http_field extra[] = { { "X-Request-Id", c->req_id }, { NULL, NULL } };
+
+	http_req_answer(c->req, 200, extra, "application/json", body, sizeof(body) - 1);
+}
+
+static void dispatch(struct call *c)
+{
+	const struct http_head *h = http_req_head(c->req);
+	struct data_target t;
+	struct err e = { 0 };
+	bool method_wrong;
+	int r = data_target_of(c->api, h, &t, &e);
+
+	if (r < 0) {
+		call_error(c, &e);
+		return;
+	}
+	if (r == 1) {
+		data_handle(c, &t);
+		return;
+	}
+	c->route = control_find(h->method, h->target, c->id, &method_wrong);
+	if (c->route) {
+		control_handle(c);
+	} else if (method_wrong) {
+		const struct http_field extra[] = { { "X-Request-Id", c->req_id }, { NULL, NULL } };
+
+		http_req_error(c->req, 405, extra, "This path does not know this method.");
+	} else if (data_target_by_token(h, &t) == 1) {
+		data_handle(c, &t);
+	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) && str_eq(h->target, "/health")) {
+		own_health(c);
+	} else {
+		err_set(&e, -ENOENT, "There is no such path.");
+		call_error(c, &e);
+	}
+}
+
+static void on_request(struct http_req *r, void *arg)
+{
+	struct call *c = x_alloc(sizeof(*c));
+
+	c->api = arg;
+	c->req = r;
+	c->start_ms = clock_mono_ms();
+	http_req_set_user(r, c);
+	req_id_of(http_req_head(r), c->req_id);
+	dispatch(c);
+}
+
+static void on_req_end(struct http_req *r, void *arg)
+{
+	call_free(http_req_user(r));
+}
+
+/* ---- database handles ---- */
+
+static pthread_key_t store_key;
+static pthread_once_t store_once = PTHREAD_ONCE_INIT;
+
+static void store_free(void *s)
+{
+	store_close(s);
+}
+
+static void store_key_make(void)
+{
+	pthread_key_create(&store_key, store_free);
+}
+
+struct store *api_store(struct api *a, struct err *e)
+{
+	struct store *s;
+
+	pthread_once(&store_once, store_key_make);
+	s = pthread_getspecific(store_key);
+	if (!s && store_open(a->store_url, &s, e) == 0)
+		pthread_setspecific(store_key, s);
+	return s;
+}
+
+/* ---- life ---- */
+
+static int set_strings(struct api *a, const struct api_conf *c)
+{
+	char rnd[17];
+	int r = str_copy(a->store_url, sizeof(a->store_url), c->store_url);
+
+	if (r == 0)
+		r = str_copy(a->keys_dir, sizeof(a->keys_dir), c->keys_dir);
+	if (r == 0)
+		r = str_copy(a->root_pub, sizeof(a->root_pub), c->root_pub);
+	if (r == 0)
+		r = str_copy(a->domain, sizeof(a->domain), c->domain);
+	str_copy(a->domain_host, sizeof(a->domain_host), a->domain);
+	a->domain_host[strcspn(a->domain_host, ":")] = '\0';
+	if (r == 0)
+		r = str_random_hex(rnd, 8);
+	if (r == 0)
+		r = c->claimer ? str_copy(a->claimer, sizeof(a->claimer), c->claimer) :
+				 str_format(a->claimer, sizeof(a->claimer), "space-api.%d.%s", (int)getpid(), rnd);
+	return r;
+}
+
+struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
+{
+	struct api *a = x_alloc(sizeof(*a));
+	const struct http_server_conf sc = {
+		.head_timeout_ms = HEAD_TIMEOUT_MS, .idle_timeout_ms = IDLE_TIMEOUT_MS, .max_conns = API_CONNS_MAX,
+		.max_body = API_BODY_MAX, .handle = on_request, .end = on_req_end, .arg = a,
+	};
+	int r = set_strings(a, c);
+
+	if (r < 0 || key_init() < 0) {
+		err_set(e, r < 0 ? r : -EIO, "A setting is too long, or there are no random numbers.");
+		free(a);
+		return NULL;
+	}
+	a->loop = l;
+	list_init(&a->streams);
+	list_init(&a->pool);
+	a->auth = map_new(API_AUTH_ENTRIES_MAX);
+	a->routes = map_new(API_ROUTES_MAX);
+	a->quick = work_new(l, API_QUICK_THREADS);
+	a->slow = work_new(l, API_SLOW_THREADS);
+	a->http = http_server_new(l, &sc);
+	a->keys = keys_new(a, e);
+	if (!a->keys) {
+		api_free(a);
+		return NULL;
+	}
+	return a;
+}
+
+void api_free(struct api *a)
+{
+	if (!a)
+		return;
+	a->stopping = true;
+	work_free(a->slow);
+	work_free(a->quick);
+	data_cut(a, NULL, UINT64_MAX);
+	while (!list_empty(&a->streams))
+		loop_turn(a->loop, 0);
+	http_server_free(a->http);
+	pool_clear(a);
+	keys_free(a->keys);
+	auth_clear(a);
+	route_clear(a);
+	free(a);
+}
+
+void api_accept(struct api *a, int fd)
+{
+	http_server_accept(a->http, fd);
+}

@@ -1,0 +1,180 @@
+/*
+ * space-api: the way in for clients. Control routes (E2B's in both generations, and ours under /v1) with an API key; the data
+ * surface of each sandbox with its client token, relayed to the node that has it.
+ *
+ * Order of dispatch (api.c): E2b-Sandbox-Id/-Port headers; Host <port>-<sandbox>.<domain>; control routes (control.c);
+ * X-Access-Token alone; GET /health of this program.
+ *
+ * Threads: the loop owns connections, routes, streams and caches. What blocks (database, life-cycle calls) is a job in
+ * one of two sets of workers, so that long operations do not keep short ones waiting. A job gets copies and hands back
+ * one result; each worker thread has its own database handle (api_store).
+ */
+#ifndef API_API_H
+#define API_API_H
+
+#include <jansson.h>
+#include "api/token.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "http/server.h"
+#include "identity/identity.h"
+#include "loop/work.h"
+#include "ops/ops.h"
+#include "store/store.h"
+
+#define API_CONNS_MAX 4096               /* open connections between requests; beyond: 503 */
+#define API_STREAMS_MAX 8192             /* relayed requests; beyond: 429 */
+#define API_BODY_MAX 131072              /* of a control request; beyond: 413 */
+#define API_REQ_ID_MAX 64
+#define API_KEY_MAX 256                  /* characters of an API key */
+#define API_AUTH_TTL_MS 2000             /* a revoked key ends within this; never prolonged by use */
+#define API_AUTH_ENTRIES_MAX 1024
+#define API_ROUTE_TTL_MS 10000
+#define API_ROUTES_MAX 8192
+#define API_CAP_TTL_MS 60000             /* half a capability's life */
+#define API_POOL_MAX 128                 /* idle connections to nodes */
+#define API_POOL_IDLE_MS 30000           /* shorter than node-api keeps them */
+#define API_QUICK_THREADS 4
+#define API_SLOW_THREADS 24
+#define API_OP_WAIT_MS 45000             /* a client waits as long for an operation that another driver has */
+#define API_NODE_CALL_MS 180000
+
+struct api_conf {
+	const char *store_url;
+	const char *keys_dir;            /* STATE/keys/api */
+	const char *root_pub;            /* STATE/keys/root.pub */
+	const char *domain;
+	const char *claimer;             /* NULL: made from pid and random bits */
+};
+
+struct api_keys;
+struct api_route;
+
+struct api {
+	struct loop *loop;
+	char store_url[300], keys_dir[300], root_pub[300];
+	char domain[128], domain_host[128];      /* with and without port */
+	char claimer[64];
+	struct http_server *http;
+	struct work *quick, *slow;
+	struct map *auth;                /* key hash -> struct auth_entry */
+	struct map *routes;              /* sandbox -> struct api_route */
+	struct list streams;
+	size_t n_streams;
+	struct list pool;
+	size_t n_pool;
+	struct api_keys *keys;
+	bool stopping;
+};
+
+struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e);
+void api_free(struct api *a);
+void api_accept(struct api *a, int fd);
+
+/* The calling worker's database handle. */
+struct store *api_store(struct api *a, struct err *e);
+
+/* ---- a control request ---- */
+struct call;
+struct control_route;
+
+struct call {
+	struct api *api;
+	struct http_req *req;
+	const struct control_route *route;
+	char req_id[API_REQ_ID_MAX + 1];
+	char key_hash[65];
+	char tenant[ID_TENANT_MAX + 1];
+	char id[ID_SANDBOX_LEN + 1];     /* of the path */
+	char *target;
+	char *body; size_t body_len;
+	struct key_signer signer; bool signer_ok;
+	int64_t start_ms;
+	/* result, made by the worker */
+	int status;                      /* 0: the error */
+	char *text;                      /* JSON, NULL = none */
+	char next[64];                   /* X-Next-Token */
+	struct err err;
+	uint64_t retired;                /* streams of generations up to this one are cut */
+};
+
+void call_free(struct call *c);
+void call_error(struct call *c, const struct err *e);     /* answers; c is gone */
+void call_json(struct call *c, int status, json_t *v);    /* sets the result; takes v */
+
+/* auth.c: checks the key, then calls next(c) in the loop. Answers 401 itself. */
+void auth_check(struct call *c, void (*next)(struct call *c));
+void auth_clear(struct api *a);
+
+/* control.c */
+struct control_route {
+	const char *method, *path;       /* "{id}" stands for one segment */
+	unsigned flags;
+	void (*run)(struct call *c, struct store *s);     /* in a worker; NULL: not built, 501 */
+};
+enum { CONTROL_BODY = 1, CONTROL_SLOW = 2 };
+/* NULL: no control route has this path; *ret_method_wrong says that one has it with another method. */
+const struct control_route *control_find(const char *method, const char *target, char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong);
+void control_handle(struct call *c);
+
+/* sandboxes.c: bodies of the routes */
+void run_create_v1(struct call *c, struct store *s);
+void run_create_v2(struct call *c, struct store *s);
+void run_list_v1(struct call *c, struct store *s);
+void run_list_v2(struct call *c, struct store *s);
+void run_get(struct call *c, struct store *s);
+void run_delete(struct call *c, struct store *s);
+void run_v1_list(struct call *c, struct store *s);
+void run_v1_get(struct call *c, struct store *s);
+void run_v1_stop(struct call *c, struct store *s);
+void run_v1_start(struct call *c, struct store *s);
+void run_v1_logs(struct call *c, struct store *s);
+void run_v1_version(struct call *c, struct store *s);
+
+/* object.c: JSON of a sandbox in E2B's forms and ours */
+json_t *object_created(struct api *a, const struct store_sandbox *b);
+json_t *object_listed(struct api *a, const struct store_sandbox *b);
+json_t *object_detail(struct api *a, const struct store_sandbox *b);
+json_t *object_v1(struct api *a, const struct store_sandbox *b);
+bool object_visible(const struct store_sandbox *b);       /* to the E2B routes */
+
+/* data.c */
+struct data_target { char id[64]; uint64_t port; bool by_token; };
+/* 1: a request for a sandbox; 0: not; -EINVAL with the reason. By header and by host, or by token. */
+int data_target_of(struct api *a, const struct http_head *h, struct data_target *ret, struct err *e);
+int data_target_by_token(const struct http_head *h, struct data_target *ret);
+void data_handle(struct call *c, const struct data_target *t);
+void data_cut(struct api *a, const char *sandbox, uint64_t generation);      /* streams of generations up to this */
+
+/* route.c */
+struct api_route {
+	struct identity id;
+	char addr[200];
+	int64_t until_ms;                /* fixed when it was first made (V-4) */
+	struct { char text[CAP_TEXT_MAX]; int64_t made_ms, made_wall_ms; char kid[ID_KID_MAX + 1]; } caps[ID_ACCESS_COUNT];
+};
+typedef void route_fn(void *arg, const struct api_route *r, const struct err *e);
+/* fn may be called at once. *r is valid during the call only. */
+void route_get(struct api *a, const char *sandbox, route_fn *fn, void *arg);
+/* After a refusal of `refused` (V-2, V-3): reads the row again; replaces the cached entry only if it is still that one. */
+void route_refresh(struct api *a, const struct identity *refused, route_fn *fn, void *arg);
+void route_drop(struct api *a, const char *sandbox);
+void route_clear(struct api *a);
+/* A capability for control traffic; from the entry's cache when the route is still the cached one. */
+int route_capability(struct api *a, const struct api_route *r, enum id_access access, char dst[CAP_TEXT_MAX], struct err *e);
+
+/* pool.c: connections to nodes */
+struct conn *pool_get(struct api *a, const char *addr, bool fresh, struct err *e);
+void pool_put(struct api *a, const char *addr, struct conn *idle);
+void pool_clear(struct api *a);
+
+/* keys.c: the signing key, the key of client tokens */
+struct api_keys *keys_new(struct api *a, struct err *e);          /* reads once, blocking; then once a second in a worker */
+void keys_free(struct api_keys *k);
+const struct key_signer *keys_signer(const struct api *a);        /* NULL: none yet */
+const struct token_key *keys_token(const struct api *a);
+
+/* Request IDs: the client's if it is sane, else a new one. */
+void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1]);
+
+#endif

@@ -1,0 +1,214 @@
+/* The control routes: which there are, and what happens between a request and its worker. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "api/api.h"
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#define B CONTROL_BODY
+#define S CONTROL_SLOW
+
+static const struct control_route routes[] = {
+	{ "POST", "/v2/sandboxes", B | S, run_create_v2 },
+	{ "POST", "/sandboxes", B | S, run_create_v1 },
+	{ "GET", "/v2/sandboxes", 0, run_list_v2 },
+	{ "GET", "/sandboxes", 0, run_list_v1 },
+	{ "GET", "/sandboxes/{id}", 0, run_get },
+	{ "DELETE", "/sandboxes/{id}", S, run_delete },
+
+	{ "GET", "/v1/version", 0, run_v1_version },
+	{ "GET", "/v1/sandboxes", 0, run_v1_list },
+	{ "GET", "/v1/sandboxes/{id}", 0, run_v1_get },
+	{ "DELETE", "/v1/sandboxes/{id}", S, run_delete },
+	{ "POST", "/v1/sandboxes/{id}/stop", B | S, run_v1_stop },
+	{ "POST", "/v1/sandboxes/{id}/start", B | S, run_v1_start },
+	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
+
+	/* E2B's API as far as its clients know it, not built yet: 501. "{id}" is any one segment, a final "*" any rest. */
+	{ "POST", "/v2/sandboxes/{id}/connect", 0, NULL },
+	{ "POST", "/sandboxes/{id}/connect", 0, NULL },
+	{ "POST", "/sandboxes/{id}/resume", 0, NULL },
+	{ "POST", "/sandboxes/{id}/pause", 0, NULL },
+	{ "POST", "/sandboxes/{id}/timeout", 0, NULL },
+	{ "POST", "/sandboxes/{id}/refreshes", 0, NULL },
+	{ "PUT", "/sandboxes/{id}/network", 0, NULL },
+	{ "POST", "/sandboxes/{id}/fork", 0, NULL },
+	{ "POST", "/sandboxes/{id}/snapshots", 0, NULL },
+	{ "GET", "/sandboxes/{id}/metrics", 0, NULL },
+	{ "GET", "/sandboxes/{id}/logs", 0, NULL },
+	{ "GET", "/v2/sandboxes/{id}/logs", 0, NULL },
+	{ "GET", "/snapshots", 0, NULL },
+	{ NULL, "/templates", 0, NULL },
+	{ NULL, "/templates/*", 0, NULL },
+	{ NULL, "/v2/templates", 0, NULL },
+	{ NULL, "/v2/templates/*", 0, NULL },
+	{ NULL, "/v3/templates", 0, NULL },
+	{ NULL, "/volumes", 0, NULL },
+	{ NULL, "/volumes/*", 0, NULL },
+	{ NULL, "/volumecontent/*", 0, NULL },
+	{ NULL, "/secrets", 0, NULL },
+	{ NULL, "/secrets/*", 0, NULL },
+	{ NULL, "/teams", 0, NULL },
+	{ NULL, "/teams/*", 0, NULL },
+};
+
+/* ---- matching ---- */
+
+static bool match(const char *pattern, const char *path, size_t n, const char **ret_id, size_t *ret_id_len)
+{
+	const char *end = path + n;
+
+	while (*pattern) {
+		if (pattern[0] == '*')
+			return true;
+		if (str_starts(pattern, "{id}")) {
+			const char *slash = memchr(path, '/', (size_t)(end - path));
+
+			*ret_id = path;
+			*ret_id_len = (size_t)((slash ? slash : end) - path);
+			if (*ret_id_len == 0)
+				return false;
+			path += *ret_id_len;
+			pattern += 4;
+		} else if (path == end || *path++ != *pattern++) {
+			return false;
+		}
+	}
+	return path == end;
+}
+
+/*
+ * An ID as clients send it: maybe "<id>-<client>" (an old form: the suffix is dropped). What is no ID at all becomes "", which
+ * no sandbox has: the answer is the same as for one that does not exist.
+ */
+static void take_id(const char *p, size_t n, char id[ID_SANDBOX_LEN + 1])
+{
+	const char *dash = memchr(p, '-', n);
+
+	if (dash)
+		n = (size_t)(dash - p);
+	id[0] = '\0';
+	if (n != ID_SANDBOX_LEN)
+		return;
+	memcpy(id, p, n);
+	id[n] = '\0';
+	if (!id_sandbox_ok(id))
+		id[0] = '\0';
+}
+
+const struct control_route *control_find(const char *method, const char *target, char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong)
+{
+	size_t n = strcspn(target, "?#");
+
+	*ret_method_wrong = false;
+	id[0] = '\0';
+	for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+		const char *p = NULL;
+		size_t len = 0;
+
+		if (!match(routes[i].path, target, n, &p, &len))
+			continue;
+		if (routes[i].method && !str_eq(routes[i].method, method)) {
+			*ret_method_wrong = true;
+			continue;
+		}
+		if (p)
+			take_id(p, len, id);
+		*ret_method_wrong = false;
+		return &routes[i];
+	}
+	return NULL;
+}
+
+/* ---- from the request to its worker and back ---- */
+
+static void work_run(void *arg)
+{
+	struct call *c = arg;
+	struct store *s = api_store(c->api, &c->err);
+
+	if (s)
+		c->route->run(c, s);
+}
+
+static void answer(struct call *c)
+{
+	const struct http_field extra[] = {
+		{ "X-Request-Id", c->req_id },
+		{ c->next[0] ? "X-Next-Token" : NULL, c->next },
+		{ NULL, NULL },
+	};
+	const struct http_head *h = http_req_head(c->req);
+
+	log_info("control request", F_REQ(c->req_id), F_STR("tenant", c->tenant), F_STR("method", h->method), F_STR("path", c->route->path),
+		 F_STR("sandbox", c->id), F_INT("status", c->status), F_INT("ms", clock_mono_ms() - c->start_ms));
+	http_req_answer(c->req, c->status, extra, c->text ? "application/json" : NULL, c->text, c->text ? strlen(c->text) : 0);
+}
+
+static void work_done(void *arg)
+{
+	struct call *c = arg;
+
+	key_signer_done(&c->signer);
+	if (c->retired) {
+		route_drop(c->api, c->id);
+		data_cut(c->api, c->id, c->retired);
+	}
+	if (c->status == 0)
+		call_error(c, &c->err);
+	else
+		answer(c);
+}
+
+/* Requests that change one sandbox queue behind each other here; across processes the operations in the database do that. */
+static void start_work(struct call *c)
+{
+	struct api *a = c->api;
+	bool slow = c->route->flags & CONTROL_SLOW, change = slow && !str_eq(c->route->method, "GET");
+	const struct key_signer *k = keys_signer(a);
+	struct err e = { 0 };
+	int r;
+
+	c->signer_ok = k != NULL;
+	if (k)
+		c->signer = *k;
+	r = work_add(slow ? a->slow : a->quick, change && c->id[0] ? c->id : NULL, work_run, work_done, c);
+	if (r < 0) {
+		key_signer_done(&c->signer);
+		err_set(&e, r, "Too many requests wait.");
+		call_error(c, &e);
+	}
+}
+
+static void on_body(struct http_req *r, const char *body, size_t len, void *arg)
+{
+	struct call *c = arg;
+
+	c->body = x_alloc(len + 1);
+	memcpy(c->body, body, len);
+	c->body_len = len;
+	start_work(c);
+}
+
+static void on_authorised(struct call *c)
+{
+	struct err e = { 0 };
+
+	if (!c->route->run) {
+		err_set_code(&e, -ENOSYS, "not-built-yet", "This part of E2B's API is not built yet.");
+		call_error(c, &e);
+	} else if (c->route->flags & CONTROL_BODY) {
+		http_req_read_body(c->req, on_body, c);
+	} else {
+		start_work(c);
+	}
+}
+
+void control_handle(struct call *c)
+{
+	c->target = x_strdup(http_req_head(c->req)->target);
+	auth_check(c, on_authorised);
+}

@@ -1,0 +1,61 @@
+/* space-api: its rights and its socket. What it does stands in api.h. */
+#include <limits.h>
+#include "api/api.h"
+#include "base/alloc.h"
+#include "base/str.h"
+#include "daemon/daemon.h"
+#include "loop/listen.h"
+
+struct self {
+	struct api *api;
+	struct listener *listener;
+};
+
+static void on_accept(int fd, void *arg)
+{
+	struct self *s = arg;
+
+	api_accept(s->api, fd);
+}
+
+static int start(struct daemon_ctx *d, struct err *e)
+{
+	struct self *s = d->self = x_alloc(sizeof(*s));
+	char db[PATH_MAX], url[PATH_MAX + 8], keys[PATH_MAX], root_pub[PATH_MAX];
+	const struct api_conf ac = { .store_url = url, .keys_dir = keys, .root_pub = root_pub, .domain = d->conf.domain };
+	int r = conf_path(&d->conf, db, CONF_STATE, "control/space.db");
+
+	if (r == 0)
+		r = str_format(url, sizeof(url), "sqlite:%s", db);
+	if (r == 0)
+		r = conf_path(&d->conf, keys, CONF_STATE, "keys/api");
+	if (r == 0)
+		r = conf_path(&d->conf, root_pub, CONF_STATE, "keys/root.pub");
+	if (r < 0)
+		return err_errno(e, r, "cannot build the paths of the state folder");
+	s->api = api_new(d->loop, &ac, e);
+	if (!s->api)
+		return e->num;
+	return listener_new(d->loop, "api", d->conf.api_listen, 0666, on_accept, s, &s->listener, e);
+}
+
+static void stop(struct daemon_ctx *d)
+{
+	struct self *s = d->self;
+
+	if (!s)
+		return;
+	listener_free(s->listener);
+	api_free(s->api);
+}
+
+static const char *const syscalls[] = { NULL };     /* no more than every daemon needs */
+
+static const struct daemon_def def = {
+	.name = "space-api", .user = "space-api", .group = "space-ctl", .umask = 007, .syscalls = syscalls, .start = start, .stop = stop,
+};
+
+int main(int argc, char **argv)
+{
+	return daemon_main(argc, argv, &def);
+}
