@@ -452,7 +452,7 @@ static void test_sbx_restarts(void **state)
 	ask(g, "forward", "GET /health", CAP, "");
 	WAIT(g, g->held);
 	ipc_server_free(g->sbx);
-	g->held = NULL;
+	ipc_fail(TAKE(g->held), &(struct err){ .num = -ECANCELED });     /* to nobody */
 	g->hold = false;
 	g->sbx = ipc_server_new(g->loop, fd_unix_listen(g->path, SOCK_SEQPACKET, 0600, 8), &sc);
 	WAIT(g, has(&g->in, "HTTP/1.1 502 "));
