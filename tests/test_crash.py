@@ -206,6 +206,7 @@ class Processes(Base):
 
 
 class Failpoints(Base):
+    LIMIT_S = 900
     ACTIONS = ("crash",)
     # Only on the way of a template, which was made before.
     ELSEWHERE = ("nm.template", "sbx.template")

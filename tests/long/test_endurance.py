@@ -7,6 +7,7 @@ from harness import node
 
 
 class Endurance(unittest.TestCase):
+    LIMIT_S = 1800
     def test_200_rounds(self):
         test_churn.rounds(self, node.shared(), 200)
 

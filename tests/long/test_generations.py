@@ -6,6 +6,7 @@ from harness import cap, node
 
 
 class Generations(unittest.TestCase):
+    LIMIT_S = 900
     def test_7_and_8(self):
         n = node.shared()
         signer = cap.Signer(n)
