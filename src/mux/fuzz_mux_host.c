@@ -14,6 +14,7 @@ static void drain(struct mux *m)
 {
 	struct mux_event e;
 	volatile uint8_t sum = 0;
+	(void)sum;
 
 	while (mux_next(m, &e)) {
 		for (size_t i = 0; i < e.len; i++)
