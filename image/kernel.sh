@@ -39,8 +39,11 @@ newest_cached() {
 # Prints "PACKAGE VERSION" of the kernel that the machine's package lists offer.
 resolve() {
 	local package version
+	# awk reads to the end: who closes a pipe early makes apt-cache fail.
 	package=$(apt-cache depends --no-recommends --no-suggests "$META" 2>/dev/null |
-		grep -o -m 1 'linux-image-6\.1\.[0-9]*-[0-9]*-cloud-amd64') || return 1
+		awk '$1 == "Depends:" && $2 ~ /^linux-image-6\.1\.[0-9]+-[0-9]+-cloud-amd64$/ { print $2 }') ||
+		return 1
+	[ -n "$package" ] && [ "$package" = "${package%%$'\n'*}" ] || return 1
 	version=$(apt-cache policy "$package" 2>/dev/null | awk '$1 == "Candidate:" { print $2 }')
 	[ -n "$version" ] && [ "$version" != '(none)' ] || return 1
 	printf '%s %s\n' "$package" "$version"
