@@ -103,8 +103,7 @@ static int enter_root(const char *tree, const struct jail_bind *b, size_t n, str
 	if (chdir(tree) < 0)
 		return err_errno(e, -errno, "the jail's root cannot be entered");
 	for (size_t i = 0; i < n; i++) {
-		uint64_t a = (attr | MOUNT_ATTR_NOEXEC) & ~(uint64_t)(b[i].writable ? MOUNT_ATTR_RDONLY : 0) &
-			     ~(uint64_t)(b[i].device ? MOUNT_ATTR_NODEV : 0);
+		uint64_t a = (attr | MOUNT_ATTR_NOEXEC) & ~(uint64_t)(b[i].writable ? MOUNT_ATTR_RDONLY : 0);
 
 		r = clone_mount(b[i].source, b[i].target, a, e);
 		if (r < 0)
@@ -132,7 +131,7 @@ struct jail_limit { int what; rlim_t value; };
 
 /* RLIMIT_NPROC counts per uid, and each of these uids belongs to one process. */
 static const struct jail_limit init_limits[] = {
-	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, 16 }, { RLIMIT_NPROC, 1 }, { RLIMIT_FSIZE, 0 }, { RLIMIT_MEMLOCK, 0 },
+	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, 2 * JAIL_FD_HIGH }, { RLIMIT_NPROC, 1 }, { RLIMIT_FSIZE, 0 }, { RLIMIT_MEMLOCK, 0 },
 	{ RLIMIT_MSGQUEUE, 0 }, { RLIMIT_NICE, 0 }, { RLIMIT_RTPRIO, 0 }, { RLIMIT_SIGPENDING, 16 }, JAIL_LIMITS_END
 };
 static const struct jail_limit vmm_limits[] = {
@@ -165,8 +164,8 @@ static int drop_bounding(struct err *e)
 	return 0;
 }
 
-/* extra: one supplementary group, or 0. Everything but descriptors and filter. */
-static int drop_rights(uid_t uid, gid_t extra, const struct jail_limit *limits, struct err *e)
+/* Everything but descriptors and filter. */
+static int drop_rights(uid_t uid, const struct jail_limit *limits, struct err *e)
 {
 	int r = drop_bounding(e);
 
@@ -177,7 +176,7 @@ static int drop_rights(uid_t uid, gid_t extra, const struct jail_limit *limits, 
 	umask(077);
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		return err_errno(e, -errno, "no_new_privs");
-	if (setgroups(extra ? 1 : 0, &extra) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
+	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
 		return err_errno(e, -errno, "the uid %u cannot be taken", (unsigned)uid);
 	r = child_keep_caps(0);
 	return r < 0 ? err_errno(e, r, "capabilities cannot be given up") : 0;
@@ -234,18 +233,15 @@ static int run_vmm(const struct jail_parts *p, int *ctl, struct err *e)
 	const struct jail_spec *s = p->s;
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), filter = s->nm->vmm_filter_fd[s->accel];
 	int text = s->text[EXEC_VMM] >= 0 ? s->text[EXEC_VMM] : null;
-	const int fds[] = { null, null, text, s->socket[EXEC_QMP], s->socket[EXEC_CHANNEL], s->tap, s->disk };
+	const int fds[] = { null, null, text, s->socket[EXEC_QMP], s->socket[EXEC_CHANNEL], s->tap, s->disk, s->kvm };
+	const size_t n_fds = ARRAY_LEN(fds) - (s->kvm < 0 ? 1 : 0);
 	autofree char *program = x_asprintf("/%s", s->vmm_argv[0]);
 	char tree[PATH_MAX], *env[] = { NULL };
-	struct stat kvm;
-	gid_t group = 0;
 	int r = cgroup_enter(&s->nm->cgroups, s->name, CGROUP_VMM, e);
 
-	_Static_assert(VMM_FD_CONTROL == 3 && VMM_FD_CHANNEL == 4 && VMM_FD_TAP == 5 && VMM_FD_DISK == 6,
+	_Static_assert(VMM_FD_CONTROL == 3 && VMM_FD_CHANNEL == 4 && VMM_FD_TAP == 5 && VMM_FD_DISK == 6 &&
+			       VMM_FD_KVM == 7,
 		       "fds has them in this order");
-	/* KVM alone needs a device; its group on this machine opens it. */
-	if (s->accel == VMM_ACCEL_KVM && stat("/dev/kvm", &kvm) == 0)
-		group = kvm.st_gid;
 	if (r == 0)
 		r = tree_path(s->nm, tree, JAIL_TREE_VMM, s->nm->vmm_tree.digest, e);
 	if (r == 0)
@@ -258,9 +254,9 @@ static int run_vmm(const struct jail_parts *p, int *ctl, struct err *e)
 	if (r == 0)
 		r = set_limit(RLIMIT_FSIZE, s->vmm_file_bytes, e);
 	if (r == 0)
-		r = drop_rights(s->vmm_uid, group, vmm_limits, e);
+		r = drop_rights(s->vmm_uid, vmm_limits, e);
 	if (r == 0)
-		r = place_fds(fds, ARRAY_LEN(fds), (int *const[]){ ctl, &filter }, 2, e);
+		r = place_fds(fds, n_fds, (int *const[]){ ctl, &filter }, 2, e);
 	if (r == 0)
 		r = load_filter(filter, e);
 	if (r < 0)
@@ -285,7 +281,7 @@ static int run_bridge(const struct jail_parts *p, int *ctl, struct err *e)
 	if (r == 0)
 		r = pass_gate(p, e);
 	if (r == 0)
-		r = drop_rights(s->bridge_uid, 0, bridge_limits, e);
+		r = drop_rights(s->bridge_uid, bridge_limits, e);
 	if (r == 0)
 		r = place_fds(fds, ARRAY_LEN(fds), (int *const[]){ ctl, &filter }, 2, e);
 	if (r == 0)
@@ -311,7 +307,7 @@ static int run_init(const struct jail_parts *p, int *ctl, struct err *e)
 		return err_errno(e, r, "the empty root's path");
 	r = enter_root(root, NULL, 0, e);
 	if (r == 0)
-		r = drop_rights(s->init_uid, 0, init_limits, e);
+		r = drop_rights(s->init_uid, init_limits, e);
 	if (r == 0)
 		r = place_fds(fds, ARRAY_LEN(fds), (int *const[]){ ctl, &filter, &program, &gate }, 4, e);
 	if (r == 0)
