@@ -26,12 +26,15 @@
 
 const char *const vmm_firmware[] = { "bios-microvm.bin", "linuxboot_dma.bin", NULL };
 
-/* 75 names seen in boot, load, save, full disk, discard, TCP (docs of the jail say which test needs which). */
+/*
+ * 75 names seen in boot, load, save, full disk, discard, TCP (docs of the jail say which test needs which), and getcwd: without
+ * /proc QEMU looks for its own folder by realpath(3) of argv[0].
+ */
 const char *const qemu_syscalls[] = {
 	"accept4", "access", "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "clone", "clone3",
 	"close", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_wait", "eventfd2", "execve", "exit",
 	"exit_group", "fadvise64", "fallocate", "fcntl", "fdatasync", "fstatfs", "ftruncate", "futex",
-	"get_mempolicy", "getpeername", "getpid", "getrandom", "getsockname", "getsockopt", "gettid",
+	"getcwd", "get_mempolicy", "getpeername", "getpid", "getrandom", "getsockname", "getsockopt", "gettid",
 	"gettimeofday", "ioctl", "listen", "lseek", "madvise", "memfd_create", "mmap", "mprotect",
 	"mremap", "msync", "munmap", "newfstatat", "openat", "poll", "ppoll", "prctl", "pread64",
 	"preadv", "prlimit64", "pwrite64", "pwritev", "read", "readlink", "readv", "recvmsg",
