@@ -12,7 +12,7 @@
 #define JAIL_VMM_FILES 128
 
 /* A file of the host that appears in the VMM's root, on an empty file of the tree. Absolute paths. */
-struct jail_bind { char source[PATH_MAX]; const char *target; bool writable, device; };
+struct jail_bind { char source[PATH_MAX]; const char *target; bool writable; };
 
 struct jail_spec {
 	struct nm *nm;
@@ -25,6 +25,7 @@ struct jail_spec {
 	uint64_t vmm_file_bytes;         /* RLIMIT_FSIZE */
 	/* Descriptors; all stay the caller's. */
 	int socket[EXEC_SOCKET_COUNT], tap, disk;
+	int kvm;                         /* /dev/kvm, or -1 with software emulation */
 	int text[EXEC_WHO_COUNT];        /* stderr; -1 = /dev/null */
 	int link;                        /* jail-init's end */
 };

@@ -199,12 +199,11 @@ static int step_jail(struct spawn *s, struct err *e)
 		r = vmm_argv(&s->vmm, &s->argv, e);
 	if (r < 0)
 		return r;
+	/* By descriptor: the jail has no device node, and the VMM's uid needs no right to it. */
 	if (s->vmm.accel == VMM_ACCEL_KVM) {
-		struct jail_bind *b = &s->jail.bind[s->jail.n_binds++];
-
-		str_copy(b->source, sizeof(b->source), "/dev/kvm");
-		b->target = "dev/kvm";
-		b->device = true;
+		s->jail.kvm = open(VMM_KVM_DEVICE, O_RDWR | O_CLOEXEC);
+		if (s->jail.kvm < 0)
+			return err_errno(e, -errno, VMM_KVM_DEVICE);
 	}
 	str_format(generation, sizeof(generation), "%llu", (unsigned long long)s->rec.generation);
 	str_format(peer, sizeof(peer), "%u", (unsigned)s->nm->conf.users[CONF_USER_SBX]);
@@ -294,6 +293,7 @@ static int spawn_prepare(struct spawn *s, struct err *e)
 	s->jail.nm = s->nm;
 	s->jail.name = s->name;
 	s->jail.accel = accel;
+	s->jail.kvm = -1;
 	s->jail.vmm_uid = slots_uid(slots, slot, SLOT_VMM);
 	s->jail.bridge_uid = slots_uid(slots, slot, SLOT_BRIDGE);
 	s->jail.init_uid = slots_uid(slots, slot, SLOT_SPARE);
