@@ -2,7 +2,6 @@
 #include "api/api.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ops/signer.h"
 
 #define HEAD_TIMEOUT_MS 10000
 #define IDLE_TIMEOUT_MS 120000
@@ -129,28 +129,9 @@ static void on_req_end(struct http_req *r, void *arg)
 
 /* ---- database handles ---- */
 
-static pthread_key_t store_key;
-static pthread_once_t store_once = PTHREAD_ONCE_INIT;
-
-static void store_free(void *s)
-{
-	store_close(s);
-}
-
-static void store_key_make(void)
-{
-	pthread_key_create(&store_key, store_free);
-}
-
 struct store *api_store(struct api *a, struct err *e)
 {
-	struct store *s;
-
-	pthread_once(&store_once, store_key_make);
-	s = pthread_getspecific(store_key);
-	if (!s && store_open(a->store_url, &s, e) == 0)
-		pthread_setspecific(store_key, s);
-	return s;
+	return ops_thread_store(a->store_url, e);
 }
 
 /* ---- life ---- */
