@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +15,12 @@
 static void child(const char *const *argv, int out, bool drop_errors)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	sigset_t none;
 
+	/* The supervisor's loop has signals blocked and SIGPIPE ignored; a shell that inherits that hangs. */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
 	dup2(null, STDIN_FILENO);
 	dup2(out >= 0 ? out : null, STDOUT_FILENO);
 	if (drop_errors)
