@@ -69,7 +69,7 @@ struct key_signer { char kid[ID_KID_MAX + 1]; uint8_t secret[KEY_SECRET_BYTES]; 
 
 int key_init(void);                                                        /* sodium_init; call once */
 int key_generate(const char *kid, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES]);
-int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES], struct err *e);   /* file must be 0400 or 0600 and ours or root's; exactly {"kid":"...","secret":"<seed as hex>"} and a newline; ret_public may be NULL */
+int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES], struct err *e);   /* file must be 0400 or 0600 and ours or root's (root loads anyone's); exactly {"kid":"...","secret":"<seed as hex>"} and a newline; ret_public may be NULL */
 int key_save(const char *path, const struct key_signer *k, struct err *e);  /* 0400, new file only */
 void key_signer_done(struct key_signer *k);
 const struct key_entry *bundle_find(const struct key_bundle *b, const char *kid);

@@ -93,7 +93,7 @@ static int key_open(const char *path, struct err *e)
 	mode = st.st_mode & 07777;
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, -EPERM, "key file %s is not a regular file", path);
-	if (st.st_uid != geteuid() && st.st_uid != 0)
+	if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
 		return err_set(e, -EPERM, "key file %s belongs to uid %u; it must be ours or root's", path, st.st_uid);
 	if (mode != 0400 && mode != 0600)
 		return err_set(e, -EPERM, "key file %s has mode %04o; it must be 0400 (chmod 0400 %s)", path, mode, path);
