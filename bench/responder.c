@@ -298,7 +298,7 @@ static void on_control_listener(struct io *io, uint32_t events)
 	q = x_alloc(sizeof(*q));
 	q->io = (struct io){ fd, on_control };
 	buf_init(&q->in, QMP_LINE_MAX);
-	control_say(q, "{\"QMP\": {\"version\": {}, \"capabilities\": [\"oob\"]}}\r\n");
+	control_say(q, "{\"QMP\": {\"version\": {\"qemu\": {\"major\": 10, \"minor\": 0, \"micro\": 0}}, \"capabilities\": [\"oob\"]}}\r\n");
 	io_set(&q->io, EPOLL_CTL_ADD, EPOLLIN);
 }
 
