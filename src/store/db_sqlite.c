@@ -103,7 +103,8 @@ int db_open(const char *path, struct db **ret, struct err *e)
 	if (r == 0) {
 		sqlite3_extended_result_codes(db->sq, 1);
 		sqlite3_busy_timeout(db->sq, DB_BUSY_MS);
-		r = db_script(db, "PRAGMA trusted_schema = OFF; PRAGMA foreign_keys = ON", e);
+		r = db_script(db, "PRAGMA trusted_schema = OFF; PRAGMA foreign_keys = ON;"
+			      "PRAGMA cache_size = -256", e);     /* KiB: each worker thread has its own, and the kernel has the file */
 	}
 	if (r == 0)
 		r = db_wal(db, e);
