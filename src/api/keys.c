@@ -43,7 +43,7 @@ static void take_found(struct api_keys *k)
 	key_signer_done(&k->signer);
 	k->signer = k->found;
 	k->have = true;
-	explicit_bzero(&k->found, sizeof(k->found));
+	key_signer_done(&k->found);
 }
 
 static void poll_done(void *arg)

@@ -38,6 +38,8 @@ struct rig {
 	unsigned calls, reports, bundles;
 	char kinds[256];                  /* of the calls, in order: "create delete " */
 	struct capability cap;
+	bool hold;                        /* the next life-cycle call waits */
+	struct http_req *held;
 	int fail_status; unsigned fail_times; const char *fail_body;
 };
 
@@ -55,6 +57,11 @@ static void on_body(struct http_req *r, const char *body, size_t len, void *arg)
 		}
 		g->node_bundle = g->bundle.number;
 		http_req_answer(r, 200, NULL, "application/json", "{\"number\":99}", 13);
+		return;
+	}
+	if (g->hold) {
+		g->held = r;
+		g->hold = false;
 		return;
 	}
 	if (g->fail_times > 0) {
@@ -390,6 +397,28 @@ static void test_rotation(void **state)
 	free(nodes);
 }
 
+/* A node that takes its time: the claim is renewed, and nobody else drives the operation meanwhile. */
+static void test_renewal(void **state)
+{
+	struct rig *g = *state;
+	struct store_sandbox b = add_box(g, false, 0);
+	struct store_op op = { 0 };
+	int64_t lease;
+
+	g->hold = true;
+	start(g);
+	put_box(g, &b, "creating", "");
+	WAIT(g, g->held);
+	assert_int_equal(store_op_get(g->store, 1, &op, NULL), 0);
+	assert_int_equal(op.state, STORE_OP_CLAIMED);
+	lease = op.lease_until_ms;
+	WAIT(g, store_op_get(g->store, 1, &op, NULL) == 0 && op.lease_until_ms > lease);
+	assert_int_equal(g->calls, 1);
+	http_req_answer(g->held, 200, NULL, "application/json", "{\"state\":\"running\"}", 19);
+	WAIT(g, observed(g, b.id, NULL, NULL) == LIFE_RUNNING);
+	assert_int_equal(g->calls, 1);
+}
+
 /* Two replicas: each operation is driven once. */
 static void test_replicas(void **state)
 {
@@ -417,7 +446,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_leftover), T(test_fails_for_good), T(test_observed), T(test_guest_reboot), T(test_unwanted), T(test_lost),
-		T(test_time_over), T(test_rotation), T(test_replicas),
+		T(test_time_over), T(test_renewal), T(test_rotation), T(test_replicas),
 	};
 
 	log_open("test", "test");
