@@ -53,7 +53,7 @@ class Identity(unittest.TestCase):
         best = []
         for b in self.boxes:
             s = connect.start(self.node, b, "python3", "-u", "-c",
-                              "import sys, time\nfor l in sys.stdin: print(repr(time.time()))", stdin=True)
+                              "import sys, time\nfor l in sys.stdin: sys.stdout.write(repr(time.time()) + chr(10))", stdin=True)
             pid = s.next()["start"]["pid"]
             offsets = []
             for _ in range(15):
