@@ -1,0 +1,147 @@
+#include "spaced-guest/cgroup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#define AGENT_MEMORY_MIN "33554432"              /* what reclaim never takes from the agent, bytes */
+
+struct cgroups {
+	int base, work;                          /* folders; -1 = none */
+	uint64_t last;
+};
+
+static int put(int dirfd, const char *name, const char *text)
+{
+	autoclose int fd = openat(dirfd, name, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		return -errno;
+	return 0;
+}
+
+static int make(int dirfd, const char *name)
+{
+	int fd;
+
+	if (mkdirat(dirfd, name, 0755) < 0 && errno != EEXIST)
+		return -errno;
+	fd = openat(dirfd, name, O_DIRECTORY | O_PATH | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* Each controller by itself, so that one that is missing does not take the others along. */
+static void enable(int dirfd)
+{
+	static const char *const names[] = { "+cpu", "+memory", "+pids", "+io" };
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		put(dirfd, "cgroup.subtree_control", names[i]);
+}
+
+static void protect_agent(int base)
+{
+	autoclose int fd = make(base, "agent");
+
+	if (fd < 0 || put(fd, "cgroup.procs", "0") < 0) {
+		log_warn("the agent has no cgroup of its own");
+		return;
+	}
+	enable(base);
+	put(fd, "memory.min", AGENT_MEMORY_MIN);
+	put(fd, "cpu.weight", "10000");
+}
+
+struct cgroups *cgroups_open(const char *base, bool protect)
+{
+	struct cgroups *c = x_alloc(sizeof(*c));
+
+	c->work = -1;
+	c->base = *base ? open(base, O_DIRECTORY | O_PATH | O_CLOEXEC) : -1;
+	if (c->base < 0)
+		return c;
+	if (protect)
+		protect_agent(c->base);
+	c->work = make(c->base, "w");
+	if (c->work < 0)
+		c->work = -1;
+	else if (faccessat(c->work, "cgroup.kill", W_OK, 0) < 0) {
+		fd_close(c->work);
+		c->work = -1;
+	}
+	return c;
+}
+
+void cgroups_close(struct cgroups *c)
+{
+	if (!c)
+		return;
+	if (c->work >= 0)
+		unlinkat(c->base, "w", AT_REMOVEDIR);
+	fd_close(c->work);
+	fd_close(c->base);
+	free(c);
+}
+
+bool cgroups_there(const struct cgroups *c)
+{
+	return c->work >= 0;
+}
+
+static const char *name_of(char dst[24], uint64_t n)
+{
+	str_format(dst, 24, "%" PRIu64, n);
+	return dst;
+}
+
+uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd)
+{
+	char name[24];
+
+	*ret_dirfd = -1;
+	if (c->work < 0)
+		return 0;
+	while (mkdirat(c->work, name_of(name, ++c->last), 0755) < 0)
+		if (errno != EEXIST)
+			return 0;
+	*ret_dirfd = openat(c->work, name, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+	return c->last;
+}
+
+int cgroup_kill(struct cgroups *c, uint64_t n)
+{
+	char name[24], path[48];
+
+	if (n == 0)
+		return -ENOENT;
+	str_format(path, sizeof(path), "%s/cgroup.kill", name_of(name, n));
+	return put(c->work, path, "1");
+}
+
+int cgroup_remove(struct cgroups *c, uint64_t n)
+{
+	char name[24];
+
+	if (n == 0 || unlinkat(c->work, name_of(name, n), AT_REMOVEDIR) == 0 || errno == ENOENT)
+		return 0;
+	return -errno;
+}
+
+int cgroups_kill_all(struct cgroups *c)
+{
+	return c->work < 0 ? -ENOENT : put(c->work, "cgroup.kill", "1");
+}
+
+int cgroups_freeze_all(struct cgroups *c, bool on)
+{
+	return c->work < 0 ? -ENOENT : put(c->work, "cgroup.freeze", on ? "1" : "0");
+}

@@ -1,0 +1,161 @@
+#include "spaced-guest/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/fd.h"
+
+#define OOM_SCORE_ADJ "100"                      /* commands go before the agent */
+
+enum stage { STAGE_SETUP, STAGE_USER, STAGE_CWD, STAGE_EXEC };
+static const char *const stage_names[] = {
+	[STAGE_SETUP] = "prepare its descriptors", [STAGE_USER] = "become its user",
+	[STAGE_CWD] = "enter its folder", [STAGE_EXEC] = "execute it",
+};
+_Static_assert(ARRAY_LEN(stage_names) == STAGE_EXEC + 1, "every stage has a name");
+
+struct failure { enum stage stage; int num; };
+
+/* fork(2) straight into the cgroup (kernel 5.7), so that not one instruction runs outside of it. */
+static pid_t fork_into(int cgroup)
+{
+	struct clone_args args = { .exit_signal = SIGCHLD };
+	pid_t pid;
+
+	if (cgroup < 0)
+		return fork();
+	args.flags = CLONE_INTO_CGROUP;
+	args.cgroup = (uint64_t)cgroup;
+	pid = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+	if (pid >= 0 || (errno != ENOSYS && errno != EINVAL && errno != EOPNOTSUPP))
+		return pid;
+	pid = fork();
+	if (pid == 0) {
+		int fd = openat(cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+
+		if (fd < 0 || write(fd, "0", 1) != 1)
+			_exit(127);
+		close(fd);
+	}
+	return pid;
+}
+
+static int set_fds(const struct spawn *s)
+{
+	const int from[3] = { s->in, s->out, s->err };
+	int copy[3];
+
+	/* Away from 0..2 first, so that no source is overwritten. */
+	for (int i = 0; i < 3; i++) {
+		copy[i] = fcntl(from[i], F_DUPFD_CLOEXEC, 3);
+		if (copy[i] < 0)
+			return -errno;
+	}
+	for (int i = 0; i < 3; i++)
+		if (dup2(copy[i], i) < 0)
+			return -errno;
+	return 0;
+}
+
+static void reset_process(void)
+{
+	struct sigaction dfl = { .sa_handler = SIG_DFL };
+	sigset_t none;
+	int fd;
+
+	for (int sig = 1; sig < NSIG; sig++)
+		sigaction(sig, &dfl, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		if (write(fd, OOM_SCORE_ADJ, strlen(OOM_SCORE_ADJ)) < 0)
+			errno = 0;
+		close(fd);
+	}
+	setpriority(PRIO_PROCESS, 0, 0);
+	umask(022);
+}
+
+static int become(const struct user *u)
+{
+	if (getuid() != 0)
+		return 0;
+	if (setgroups(u->n_groups, u->groups) < 0 || setresgid(u->gid, u->gid, u->gid) < 0 ||
+	    setresuid(u->uid, u->uid, u->uid) < 0)
+		return -errno;
+	return 0;
+}
+
+static struct failure child(const struct spawn *s)
+{
+	int r;
+
+	setsid();
+	r = set_fds(s);
+	if (r == 0 && s->tty && ioctl(0, TIOCSCTTY, 0) < 0)
+		r = -errno;
+	if (r < 0)
+		return (struct failure){ STAGE_SETUP, r };
+	reset_process();
+	r = become(s->user);
+	if (r < 0)
+		return (struct failure){ STAGE_USER, r };
+	if (chdir(s->cwd) < 0)
+		return (struct failure){ STAGE_CWD, -errno };
+	environ = (char **)s->envp;
+	execvp(s->argv[0], s->argv);
+	return (struct failure){ STAGE_EXEC, -errno };
+}
+
+pid_t spawn_start(const struct spawn *s, int *ret_status)
+{
+	int status[2];
+	pid_t pid;
+
+	if (pipe2(status, O_CLOEXEC) < 0)
+		return -errno;
+	pid = fork_into(s->cgroup);
+	if (pid == 0) {
+		struct failure f = child(s);
+
+		if (write(status[1], &f, sizeof(f)) < 0)
+			_exit(126);
+		_exit(127);
+	}
+	if (pid < 0)
+		pid = -errno;
+	close(status[1]);
+	if (pid < 0) {
+		close(status[0]);
+		return pid;
+	}
+	fd_set_nonblock(status[0], true);
+	*ret_status = status[0];
+	return pid;
+}
+
+int spawn_status(int status, const char *name, struct err *e)
+{
+	struct failure f;
+	ssize_t n = read(status, &f, sizeof(f));
+
+	if (n < 0)
+		return -errno;
+	if (n == 0)
+		return 0;
+	if (n != sizeof(f) || (unsigned)f.stage > STAGE_EXEC)
+		return err_set(e, -EIO, "error starting process '%s'", name);
+	return err_errno(e, f.num, "error starting process '%s': cannot %s", name, stage_names[f.stage]);
+}
