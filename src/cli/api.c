@@ -10,6 +10,8 @@
 #include "base/str.h"
 #include "cli/cli.h"
 
+#define API_NEXT_MAX 256
+
 static int answer_error(const struct http_answer *a, struct err *e)
 {
 	json_error_t je;
@@ -29,8 +31,9 @@ static int answer_error(const struct http_answer *a, struct err *e)
 	return num;
 }
 
+/* ret_next (may be NULL): the token of the next page, "" = none. */
 static int call(struct cli *c, const char *method, const char *target, json_t *body, const struct http_field *fields,
-		json_t **ret, struct err *e)
+		json_t **ret, char ret_next[API_NEXT_MAX], struct err *e)
 {
 	autofree char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 	struct http_call hc = {
@@ -52,6 +55,8 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 		*ret = json_loadb(a.body, a.body_len, JSON_DECODE_ANY, &je);
 		if (!*ret)
 			r = err_set(e, -EBADMSG, "the answer of %s is not JSON: %s", target, je.text);
+		else if (ret_next && str_copy(ret_next, API_NEXT_MAX, http_get(&a.head, "X-Next-Token") ?: "") < 0)
+			ret_next[0] = '\0';
 	}
 	http_answer_done(&a);
 	return r;
@@ -61,7 +66,28 @@ int api_call(struct cli *c, const char *method, const char *target, json_t *body
 {
 	struct http_field fields[] = { { "X-API-Key", c->api_key }, { "Content-Type", "application/json" }, { NULL, NULL } };
 
-	return call(c, method, target, body, fields, ret, e);
+	return call(c, method, target, body, fields, ret, NULL, e);
+}
+
+int api_list(struct cli *c, json_t **ret, struct err *e)
+{
+	struct http_field fields[] = { { "X-API-Key", c->api_key }, { NULL, NULL } };
+	char target[64 + API_NEXT_MAX] = "/v1/sandboxes", next[API_NEXT_MAX] = "";
+	json_t *all = json_array(), *page;
+	int r;
+
+	do {
+		r = call(c, "GET", target, NULL, fields, &page, next, e);
+		if (r < 0) {
+			json_decref(all);
+			return r;
+		}
+		json_array_extend(all, page);
+		json_decref(page);
+		(void)str_format(target, sizeof(target), "/v1/sandboxes?nextToken=%s", next);
+	} while (next[0]);
+	*ret = all;
+	return 0;
 }
 
 int box_call(struct cli *c, const struct box *b, const char *method, const char *target, json_t *body, json_t **ret, struct err *e)
@@ -69,7 +95,7 @@ int box_call(struct cli *c, const struct box *b, const char *method, const char 
 	struct http_field fields[8];
 
 	box_fields(b, fields, "application/json", NULL);
-	return call(c, method, target, body, fields, ret, e);
+	return call(c, method, target, body, fields, ret, NULL, e);
 }
 
 /* Says once a second on stderr that a wait goes on; a thread, since the call itself blocks. */

@@ -16,7 +16,7 @@ static int expand_id(struct cli *c, const char *name, char id[64], struct err *e
 {
 	json_t *list, *v;
 	size_t i, found = 0;
-	int r = api_call(c, "GET", "/v1/sandboxes", NULL, &list, e);
+	int r = api_list(c, &list, e);
 
 	if (r < 0)
 		return r;

@@ -66,6 +66,8 @@ int creds_set_url(struct cli *c, const char *url, struct err *e);
 int api_call(struct cli *c, const char *method, const char *target, json_t *body, json_t **ret, struct err *e);
 /* As api_call, with "still waiting" lines on stderr when it takes longer than a second. */
 int api_call_progress(struct cli *c, const char *what, const char *method, const char *target, json_t *body, json_t **ret, struct err *e);
+/* All sandboxes of the tenant, newest first, page by page. */
+int api_list(struct cli *c, json_t **ret, struct err *e);
 
 /* The data plane of one sandbox. */
 struct box { char id[64]; char token[160]; char template[64]; };

@@ -97,6 +97,11 @@ static const char *text_of(json_t *v, const char *key)
 	return s ? s : "-";
 }
 
+static bool is_at_rest(const char *state)
+{
+	return str_eq(state, "stopped") || str_eq(state, "suspended") || str_eq(state, "failed");
+}
+
 int cmd_ls(struct cli *c, int argc, char **argv)
 {
 	const char *all = NULL;
@@ -107,8 +112,11 @@ int cmd_ls(struct cli *c, int argc, char **argv)
 	size_t i;
 
 	PARSED(n);
-	if (creds_load(c, &e) < 0 || api_call_progress(c, "listing", "GET", all ? "/v1/sandboxes" : "/v1/sandboxes?state=creating,running,starting", NULL, &list, &e) < 0)
+	if (creds_load(c, &e) < 0 || api_list(c, &list, &e) < 0)
 		return cli_fail(c, &e);
+	for (i = json_array_size(list); i-- > 0 && !all;)
+		if (is_at_rest(text_of(json_array_get(list, i), "state")))
+			json_array_remove(list, i);
 	if (c->json) {
 		cli_print_json(list);
 		json_decref(list);
