@@ -1,7 +1,7 @@
 # Completion of space(1) for bash.
 
 _space_sandboxes() {
-	space ls --all --json --quiet 2>/dev/null | sed -n 's/.*"sandboxID": "\([a-z0-9]*\)".*/\1/p'
+	space ls --all --json --quiet 2>/dev/null | sed -n 's/.*"id": "\([a-z0-9]*\)".*/\1/p'
 }
 
 _space() {

@@ -21,7 +21,7 @@ static int expand_id(struct cli *c, const char *name, char id[64], struct err *e
 	if (r < 0)
 		return r;
 	json_array_foreach(list, i, v) {
-		const char *s = json_string_value(json_object_get(v, "sandboxID"));
+		const char *s = json_string_value(json_object_get(v, "id"));
 
 		if (!s || !str_starts(s, name))
 			continue;

@@ -124,9 +124,9 @@ int cmd_ls(struct cli *c, int argc, char **argv)
 	}
 	printf("%-22s %-10s %-10s %-8s %s\n", "SANDBOX", "STATE", "TEMPLATE", "AGE", "GENERATION");
 	json_array_foreach(list, i, v) {
-		printf("%-22s %-10s ", text_of(v, "sandboxID"), text_of(v, "state"));
-		cli_print_safe(text_of(v, "template"));
-		printf("%*s ", (int)(10 - strlen(text_of(v, "template"))), "");
+		printf("%-22s %-10s ", text_of(v, "id"), text_of(v, "state"));
+		cli_print_safe(text_of(v, "templateName"));
+		printf("%*s ", (int)(10 - strlen(text_of(v, "templateName"))), "");
 		print_age(text_of(v, "createdAt"));
 		printf(" %lld%s", (long long)json_integer_value(json_object_get(v, "generation")),
 		       json_string_length(json_object_get(v, "reason")) ? "  " : "\n");
@@ -211,12 +211,14 @@ int cmd_logs(struct cli *c, int argc, char **argv)
 		cli_print_json(answer);
 	} else {
 		json_array_foreach(json_object_get(answer, "events"), i, ev) {
-			cli_print_safe(text_of(ev, "time"));
-			putchar(' ');
+			char when[CLOCK_ISO_LEN];
+
+			clock_iso(when, json_integer_value(json_object_get(ev, "t")));
+			printf("%s ", when);
 			cli_print_safe(text_of(ev, "text"));
 			putchar('\n');
 		}
-		autofree char *console = x_strdup(text_of(answer, "console"));
+		autofree char *console = x_strdup(text_of(answer, "text"));
 		char *save = NULL;
 
 		/* Line by line, so that new lines stay and every other control byte is shown. */
