@@ -83,7 +83,7 @@ static int load_module(const char *name, struct err *e)
 }
 
 /* A device that this machine does not have leaves its module without use, or makes it fail: both are fine. */
-static void load_modules(void)
+void boot_modules(void)
 {
 	autofree char *order = NULL;
 	char *save, *line;
@@ -143,7 +143,6 @@ int boot_root(struct err *e)
 	struct rlimit files = { FILES_MAX, FILES_MAX };
 	int r;
 
-	load_modules();
 	r = wait_for_disk(e);
 	if (r < 0)
 		return r;

@@ -11,6 +11,7 @@
 #define BOOT_DISK_WAIT_MS 10000
 
 int boot_early(struct err *e);           /* /dev, /proc, /sys, so that there is a console */
+void boot_modules(void);                 /* then the drivers */
 int boot_root(struct err *e);            /* then everything else; the root image is the root */
 
 #endif

@@ -105,7 +105,8 @@ static void protect(void)
 		log_warn("memory is not locked", F_INT("errno", errno));
 }
 
-static int become_init(struct err *e)
+/* The port is opened before there is a root image: a probe VM (vmm/probe.h) has none, and its opening is what it waits for. */
+static int become_init(const struct options *o, int *ret_port, struct err *e)
 {
 	int console, r = boot_early(e);
 
@@ -120,22 +121,25 @@ static int become_init(struct err *e)
 	}
 	setsid();
 	umask(022);
+	boot_modules();
+	*ret_port = channel_find_port(o->port, PORT_WAIT_MS, e);
+	if (*ret_port < 0)
+		return *ret_port;
 	r = boot_root(e);
 	if (r == 0)
 		protect();
 	return r;
 }
 
-static int open_channel(struct agent *a, const struct options *o, struct err *e)
+static int open_channel(struct agent *a, const struct options *o, int port, struct err *e)
 {
 	uint64_t fd;
-	int port;
 
 	if (o->channel_fd) {
 		if (str_to_u64(o->channel_fd, INT32_MAX, &fd) < 0)
 			return err_set(e, -EINVAL, "--channel-fd must be a number");
 		port = (int)fd;
-	} else {
+	} else if (port < 0) {
 		port = channel_find_port(o->port, PORT_WAIT_MS, e);
 		if (port < 0)
 			return port;
@@ -144,7 +148,7 @@ static int open_channel(struct agent *a, const struct options *o, struct err *e)
 	return a->channel ? 0 : e->num;
 }
 
-static int serve(struct agent *a, const struct options *o, struct err *e)
+static int serve(struct agent *a, const struct options *o, int port, struct err *e)
 {
 	struct signals signals = { 0 };
 	int r = watch_signals(a, &signals);
@@ -156,7 +160,7 @@ static int serve(struct agent *a, const struct options *o, struct err *e)
 	a->procs = procs_new(a);
 	if (a->in_vm && network_up(e) < 0)
 		log_warn("no network", F_ERR(e));
-	r = open_channel(a, o, e);
+	r = open_channel(a, o, port, e);
 	if (r == 0)
 		log_info("agent ready", F_STR("version", SPACE_VERSION), F_STR("cgroups", cgroups_there(a->cgroups) ? "yes" : "no"));
 	while (r == 0 && !a->quit) {
@@ -174,7 +178,7 @@ static int serve(struct agent *a, const struct options *o, struct err *e)
 static int run(const struct options *o, struct err *e)
 {
 	struct agent a = { .in_vm = o->init };
-	int r = o->init ? become_init(e) : 0;
+	int port = -1, r = o->init ? become_init(o, &port, e) : 0;
 
 	if (r < 0)
 		return r;
@@ -187,7 +191,7 @@ static int run(const struct options *o, struct err *e)
 	a.ev = ev_new();
 	if (!a.ev)
 		return err_errno(e, -errno, "cannot make an epoll descriptor");
-	r = serve(&a, o, e);
+	r = serve(&a, o, port, e);
 	channel_free(a.channel);
 	ev_free(a.ev);
 	return r;
