@@ -129,9 +129,9 @@ static int tree_path(const struct nm *nm, char dst[PATH_MAX], const char *kind, 
 struct jail_limit { int what; rlim_t value; };
 #define JAIL_LIMITS_END { -1, 0 }
 
-/* RLIMIT_NPROC counts per uid, and each of these uids belongs to one process. */
+/* RLIMIT_NPROC counts per uid; each of these belongs to one process, and perhaps to a zombie of its last owner. */
 static const struct jail_limit init_limits[] = {
-	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, 2 * JAIL_FD_HIGH }, { RLIMIT_NPROC, 1 }, { RLIMIT_FSIZE, 0 }, { RLIMIT_MEMLOCK, 0 },
+	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, 2 * JAIL_FD_HIGH }, { RLIMIT_NPROC, 4 }, { RLIMIT_FSIZE, 0 }, { RLIMIT_MEMLOCK, 0 },
 	{ RLIMIT_MSGQUEUE, 0 }, { RLIMIT_NICE, 0 }, { RLIMIT_RTPRIO, 0 }, { RLIMIT_SIGPENDING, 16 }, JAIL_LIMITS_END
 };
 static const struct jail_limit vmm_limits[] = {

@@ -165,7 +165,8 @@ void watch_stop(struct exec *x)
 void watch_reaped(struct nm *nm, pid_t pid, int status)
 {
 	LIST_FOR(&nm->execs, x, struct exec, node) {
-		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && x->watch[EXEC_INIT].pidfd >= 0)
+		/* The pidfd may have told of the end before. Once it is told, the number is anybody's. */
+		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && !x->watch[EXEC_INIT].told && x->state != EXEC_SPAWNING)
 			watch_tell(x, EXEC_INIT, status);
 	}
 }

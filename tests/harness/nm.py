@@ -50,5 +50,5 @@ class NodeManager:
         while True:
             r, _ = self.call("list", cursor=cursor)
             items += r["items"]
-            if not (cursor := r["next"]):
+            if not (cursor := r.get("next")):
                 return items
