@@ -74,7 +74,7 @@ void box_fields(const struct box *b, struct http_field fields[8], const char *co
 	fields[n++] = (struct http_field){ "X-Access-Token", b->token };
 	if (content_type)
 		fields[n++] = (struct http_field){ "Content-Type", content_type };
-	if (str_starts(content_type, "application/connect"))
+	if (content_type && str_starts(content_type, "application/connect"))
 		fields[n++] = (struct http_field){ "Connect-Protocol-Version", "1" };
 	if (user_auth)
 		fields[n++] = (struct http_field){ "Authorization", user_auth };
