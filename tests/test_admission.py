@@ -4,13 +4,16 @@ import http.client
 import json
 import os
 import signal
+import struct
 import threading
 import time
 import unittest
 
 from harness import cap, connect, node
 
-START = {"process": {"cmd": "/bin/true", "args": []}}
+PAYLOAD = json.dumps({"process": {"cmd": "/bin/true", "args": []}, "stdin": False}).encode()
+START = struct.pack(">BI", 0, len(PAYLOAD)) + PAYLOAD
+CONNECT = {"Content-Type": "application/connect+json", "Connect-Protocol-Version": "1"}
 
 
 class Base(unittest.TestCase):
@@ -195,19 +198,18 @@ class Admission(Base):
         try:
             before = cap.waiting_connections(sock)
             for i, (what, token) in enumerate(bad):
-                took = self.refused(token, None, what, "POST", f"/process.Process/Start", b"\0\0\0\0\x02{}", request_id=f"never-{os.getpid()}-{i}",
-                                    headers={"Content-Type": "application/connect+json"})
+                took = self.refused(token, None, what, "POST", "/process.Process/Start", START, request_id=f"never-{os.getpid()}-{i}", headers=CONNECT)
                 self.assertLess(took, 2, f"{what}: it was not answered at once")
                 self.assertEqual(cap.waiting_connections(sock), before, f"{what}: a connection waits at the bridge")
             # The same with the right capability waits at the bridge: so the check above can fail.
             answer = []
-            t = threading.Thread(target=lambda: answer.append(self.api.forward(good, request_id=f"once-{os.getpid()}").status))
+            t = threading.Thread(target=lambda: answer.append(self.api.forward(good, "POST", "/process.Process/Start", START, CONNECT, request_id=f"once-{os.getpid()}").status))
             t.start()
             node.wait_for("a connection waits at the bridge", lambda: cap.waiting_connections(sock) == before + 1, 5)
         finally:
             os.kill(pid, signal.SIGCONT)
         t.join(20)
-        self.assertEqual(answer, [204])
+        self.assertEqual(answer, [200])
         node.wait_for("the admitted request in the guest's log", lambda: f"once-{os.getpid()}" in self.console(), 10)
         self.assertNotIn(f"never-{os.getpid()}", self.console())
 
