@@ -190,6 +190,7 @@ void procs_free(struct procs *ps)
 		cgroup_remove(ps->a->cgroups, p->cgroup);
 		proc_free(p);
 	}
+	ev_timer_del(&ps->again);
 	free(ps);
 }
 
@@ -438,6 +439,7 @@ static void proc_end(struct proc *p)
 		if (p->src[i].watch.fd >= 0)
 			ev_watch_set(p->a->ev, &p->src[i].watch, EPOLLIN);
 	ev_timer_set(p->a->ev, &p->keep, PROCESS_KEEP_MS);
+	ev_timer_set(p->a->ev, &p->a->procs->again, SWEEP_AGAIN_MS);
 	proc_sweep(p);
 }
 
@@ -542,8 +544,16 @@ static void on_status(struct ev_watch *w, uint32_t events)
 			connect_fail(rd->r, CONNECT_INVALID_ARGUMENT, "%s", e.text);
 			reader_free(rd);
 		}
-		cgroup_remove(p->a->cgroups, p->cgroup);
-		proc_free(p);
+		/* The record stays until its cgroup is empty; nobody finds it. */
+		p->state = PROC_ENDED;
+		p->expired = true;
+		ev_timer_del(&p->deadline);
+		inputs_fail(p, CONNECT_FAILED_PRECONDITION, "the process did not start");
+		source_close(&p->src[OUT]);
+		source_close(&p->src[ERR]);
+		ev_timer_set(p->a->ev, &p->a->procs->again, SWEEP_AGAIN_MS);
+		ev_timer_set(p->a->ev, &p->keep, PROCESS_KEEP_MS);
+		proc_sweep(p);
 		return;
 	}
 	p->state = PROC_RUNNING;
