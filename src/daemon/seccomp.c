@@ -69,6 +69,13 @@ static int seccomp_add_clone(scmp_filter_ctx ctx)
 				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES, 0));
 }
 
+/* Threads and no processes: fork and vfork are clone without CLONE_THREAD. */
+static int seccomp_add_clone_thread(scmp_filter_ctx ctx)
+{
+	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES | CLONE_THREAD, CLONE_THREAD));
+}
+
 static int seccomp_add_clone_any(scmp_filter_ctx ctx)
 {
 	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 0);
@@ -85,6 +92,7 @@ static const struct {
 } seccomp_special[] = {
 	{ "ioctl:basic", seccomp_add_ioctl_basic },
 	{ "clone", seccomp_add_clone },
+	{ "clone:thread", seccomp_add_clone_thread },
 	{ "clone:any", seccomp_add_clone_any },
 	{ "clone3", seccomp_add_clone3 },
 };

@@ -1,4 +1,8 @@
-/* Seccomp allow-lists (seccomp(2), libseccomp). Names that the kernel does not know are skipped. */
+/*
+ * Seccomp allow-lists (seccomp(2), libseccomp). Names that the kernel does not know are skipped. Three names are more than a
+ * system call: "clone" makes no namespaces, "clone:thread" no processes either, "clone:any" whatever there is; "clone3" answers
+ * ENOSYS, so that glibc takes clone.
+ */
 #ifndef DAEMON_SECCOMP_H
 #define DAEMON_SECCOMP_H
 

@@ -31,7 +31,7 @@ const char *const vmm_firmware[] = { "bios-microvm.bin", "linuxboot_dma.bin", NU
  * /proc QEMU looks for its own folder by realpath(3) of argv[0].
  */
 const char *const qemu_syscalls[] = {
-	"accept4", "access", "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "clone", "clone3",
+	"accept4", "access", "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "clone:thread", "clone3",
 	"close", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_wait", "eventfd2", "execve", "exit",
 	"exit_group", "fadvise64", "fallocate", "fcntl", "fdatasync", "fstatfs", "ftruncate", "futex",
 	"getcwd", "get_mempolicy", "getpeername", "getpid", "getrandom", "getsockname", "getsockopt", "gettid",
