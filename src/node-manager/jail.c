@@ -231,7 +231,7 @@ static int pass_gate(const struct jail_parts *p, struct err *e)
 static int run_vmm(const struct jail_parts *p, int *ctl, struct err *e)
 {
 	const struct jail_spec *s = p->s;
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC), filter = s->nm->vmm_filter_fd[s->accel];
+	int null = s->null, filter = s->nm->vmm_filter_fd[s->accel];
 	int text = s->text[EXEC_VMM] >= 0 ? s->text[EXEC_VMM] : null;
 	const int fds[] = { null, null, text, s->socket[EXEC_QMP], s->socket[EXEC_CHANNEL], s->tap, s->disk, s->kvm };
 	const size_t n_fds = ARRAY_LEN(fds) - (s->kvm < 0 ? 1 : 0);
@@ -268,7 +268,7 @@ static int run_vmm(const struct jail_parts *p, int *ctl, struct err *e)
 static int run_bridge(const struct jail_parts *p, int *ctl, struct err *e)
 {
 	const struct jail_spec *s = p->s;
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC), filter = s->nm->bridge_filter_fd;
+	int null = s->null, filter = s->nm->bridge_filter_fd;
 	int text = s->text[EXEC_BRIDGE] >= 0 ? s->text[EXEC_BRIDGE] : null;
 	const int fds[] = { null, null, text, s->socket[EXEC_STREAMS], s->socket[EXEC_CONTROL] };
 	char tree[PATH_MAX], *env[] = { NULL };
@@ -296,7 +296,7 @@ static int run_bridge(const struct jail_parts *p, int *ctl, struct err *e)
 static int run_init(const struct jail_parts *p, int *ctl, struct err *e)
 {
 	const struct jail_spec *s = p->s;
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC), filter = s->nm->init_filter_fd, program = s->nm->init_fd;
+	int null = s->null, filter = s->nm->init_filter_fd, program = s->nm->init_fd;
 	int gate = p->gate[1];
 	const int fds[] = { null, null, null, s->link };
 	char root[PATH_MAX], *env[] = { NULL }, arg0[] = "jail-init", *argv[] = { arg0, NULL };

@@ -23,7 +23,8 @@ struct jail_spec {
 	size_t n_binds;
 	char *const *vmm_argv, *const *bridge_argv;
 	uint64_t vmm_file_bytes;         /* RLIMIT_FSIZE */
-	/* Descriptors; all stay the caller's. */
+	/* Descriptors; all stay the caller's. null: /dev/null, O_RDWR. */
+	int null;
 	int socket[EXEC_SOCKET_COUNT], tap, disk;
 	int kvm;                         /* /dev/kvm, or -1 with software emulation */
 	int text[EXEC_WHO_COUNT];        /* stderr; -1 = /dev/null */

@@ -207,6 +207,9 @@ static int step_jail(struct spawn *s, struct err *e)
 	}
 	str_format(generation, sizeof(generation), "%llu", (unsigned long long)s->rec.generation);
 	str_format(peer, sizeof(peer), "%u", (unsigned)s->nm->conf.users[CONF_USER_SBX]);
+	s->jail.null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	if (s->jail.null < 0)
+		return err_errno(e, -errno, "/dev/null cannot be opened");
 	s->jail.vmm_argv = s->argv.argv;
 	s->jail.bridge_argv = bridge;
 	return jail_start(&s->jail, s->pid, e);
