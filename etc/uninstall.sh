@@ -29,6 +29,7 @@ rm -rf "$prefix/lib/space"
 rm -f "$prefix"/share/man/man1/space*.1 "$prefix"/share/man/man8/space*.8
 rm -f "$prefix/share/bash-completion/completions/space" "$prefix/share/zsh/site-functions/_space"
 rm -rf /run/space
+rm -f /etc/apt/sources.list.d/space-backports.sources /etc/apt/preferences.d/space-backports
 "${BASH_SOURCE[0]%/*}/users.sh" remove
 if [ "$purge" = --purge ]; then
 	rm -rf /var/lib/space /var/cache/space
