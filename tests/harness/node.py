@@ -99,6 +99,8 @@ class Node:
             self.down(check=False)
         if not os.environ.get("SPACE_TEST_KEEP"):
             shutil.rmtree(self.dir, ignore_errors=True)
+        elif os.path.exists(self.state + "/storage.img") and not os.path.ismount(self.state + "/data"):
+            os.unlink(self.state + "/storage.img")
         lock = self.run + ".lock"
         if os.path.exists(lock):
             os.unlink(lock)
