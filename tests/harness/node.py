@@ -121,11 +121,11 @@ class Node:
         with open(path, errors="replace") as f:
             return f.read()
 
-    def logs_tail(self, lines=12):
+    def logs_tail(self, lines=6):
         out = []
         for d in DAEMONS:
             try:
-                out.append(f"--- {d}\n" + "\n".join(self.log(d).splitlines()[-lines:]))
+                out.append(f"--- {d}\n" + "\n".join(line[:400] for line in self.log(d).splitlines()[-lines:]))
             except FileNotFoundError:
                 pass
         return "\n".join(out)
