@@ -27,24 +27,24 @@ struct child {
 	bool late;
 };
 
-int child_keep_caps(uint64_t caps)
+static int set_caps(uint64_t permitted, uint64_t effective)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct data[2] = {
-		{ .effective = (uint32_t)caps, .permitted = (uint32_t)caps },
-		{ .effective = (uint32_t)(caps >> 32), .permitted = (uint32_t)(caps >> 32) },
-	};
-	struct __user_cap_data_struct have[2] = { 0 };
+	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3] = { 0 }, want[_LINUX_CAPABILITY_U32S_3] = { 0 };
 
 	if (syscall(SYS_capget, &head, have) < 0)
 		return -errno;
 	head.version = _LINUX_CAPABILITY_VERSION_3;
-	for (int i = 0; i < 2; i++) {
-		data[i].permitted &= have[i].permitted;
-		data[i].effective = data[i].permitted;
+	for (int i = 0; i < _LINUX_CAPABILITY_U32S_3; i++) {
+		want[i].permitted = have[i].permitted & (uint32_t)(permitted >> (32 * i));
+		want[i].effective = want[i].permitted & (uint32_t)(effective >> (32 * i));
 	}
-	return syscall(SYS_capset, &head, data) < 0 ? -errno : 0;
+	return syscall(SYS_capset, &head, want) < 0 ? -errno : 0;
 }
+
+int child_keep_caps(uint64_t caps) { return set_caps(caps, caps); }
+
+int child_lower_caps(uint64_t caps) { return set_caps(UINT64_MAX, caps); }
 
 bool child_busy(const struct nm *nm, const char *key)
 {

@@ -62,5 +62,7 @@ void child_stop_all(struct nm *nm);                      /* the program's end: k
 
 /* Keeps only these capabilities, in all sets but the bounding set. */
 int child_keep_caps(uint64_t caps);
+/* The main process: all stay permitted, for its children to take from; only these are in force. */
+int child_lower_caps(uint64_t caps);
 
 #endif

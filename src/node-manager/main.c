@@ -159,6 +159,11 @@ static int nm_start(struct daemon_ctx *d, struct err *e)
 		fd_close(fd);
 		return err_errno(e, -errno, "the socket %s cannot be given to its user", path);
 	}
+	r = child_lower_caps(ops_main_caps());
+	if (r < 0) {
+		fd_close(fd);
+		return err_errno(e, r, "capabilities cannot be lowered");
+	}
 	nm->server = ipc_server_new(nm->loop, fd, &conf);
 	return nm->server ? 0 : err_set(e, -EIO, "the socket %s cannot be served", path);
 }

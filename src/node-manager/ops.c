@@ -169,6 +169,8 @@ static const struct op_row op_rows[NM_OP_COUNT] = {
 };
 /* clang-format on */
 
+uint64_t ops_main_caps(void) { return CAPS_MAIN; }
+
 uint64_t ops_caps(void)
 {
 	uint64_t all = CAPS_MAIN | CAPS_SPAWN | CAPS_SWEEP;

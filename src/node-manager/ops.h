@@ -8,6 +8,7 @@
 
 /* All that node-manager and its children may do (capabilities(7)): what the table's rows need, together. */
 uint64_t ops_caps(void);
+uint64_t ops_main_caps(void);            /* what the main process itself needs in force */
 /* For ipc_server_conf; arg is the struct nm. */
 const struct ipc_handler *ops_handlers(void);
 
