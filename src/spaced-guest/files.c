@@ -109,9 +109,10 @@ static bool download_direct(struct req *r, struct download *d)
 		return false;
 	}
 	d->left -= n;
-	if (d->left == 0)
-		download_end(r);
-	return d->left > 0;
+	if (d->left > 0)
+		return true;
+	download_end(r);                         /* d is gone */
+	return false;
 }
 
 static bool download_chunk(struct req *r, struct download *d)
