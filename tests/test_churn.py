@@ -50,7 +50,7 @@ class Churn(unittest.TestCase):
             self.assertEqual([s[0] for s in said], boxes)
             self.assertEqual(len({s[1] for s in said}), 20)
             self.assertEqual(len(memory.kernel_objects(self.node)["records"]), len(before["records"]) + 20)
-            running = {s["sandboxID"] for s in self.node.api("GET", "/v1/sandboxes?state=running").json()}
+            running = {s["id"] for s in self.node.api("GET", "/v1/sandboxes?state=running").json()}
             self.assertLessEqual(set(boxes), running)
             # E2B's list gives them page by page.
             seen, token = [], ""
@@ -77,9 +77,9 @@ class Churn(unittest.TestCase):
             t.start()
             while t.is_alive():
                 for s in self.node.api("GET", "/v1/sandboxes").json():
-                    if s["state"] == "creating" and s["sandboxID"] not in seen:
-                        seen.add(s["sandboxID"])
-                        self.assertIn(self.node.api("DELETE", f"/sandboxes/{s['sandboxID']}").status, (204, 409))
+                    if s["state"] == "creating" and s["id"] not in seen:
+                        seen.add(s["id"])
+                        self.assertIn(self.node.api("DELETE", f"/sandboxes/{s['id']}").status, (204, 409))
             t.join()
             if made[0].status == 201:
                 self.node.api("DELETE", f"/sandboxes/{made[0].json()['sandboxID']}")

@@ -71,7 +71,7 @@ class Daemons(Base):
                     self.assertTrue(walk.answers(self.node, b), f"{b} does not answer")
                     self.assertEqual(self.boot_id(b), boots[b])
                     stream, pid = commands[b]
-                    if daemon in ("node-manager", "sbx-manager", "space-control"):
+                    if daemon in ("node-manager", "space-control"):
                         # None of them is on the way of the bytes: the stream has not even noticed.
                         self.say(b, pid, daemon)
                         self.assertEqual(base64.b64decode(stream.next()["data"]["stdout"]).decode(), f"got {daemon}\n")
@@ -81,7 +81,7 @@ class Daemons(Base):
                         stream.close()
                     # Attached to again.
                     again = self.attach(b, pid, f"after {daemon}")
-                    if daemon in ("node-manager", "sbx-manager", "space-control"):
+                    if daemon in ("node-manager", "space-control"):
                         self.assertEqual(base64.b64decode(stream.next()["data"]["stdout"]).decode(), f"got after {daemon}\n")
                         stream.close()
                     commands[b] = (again, pid)

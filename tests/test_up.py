@@ -209,7 +209,7 @@ class CommandLine(unittest.TestCase):
         self.assertIn(self.box, r.stdout.decode())
 
     def test_ls(self):
-        row = next(r for r in json.loads(self.node.space("ls", "--json").stdout) if r["sandboxID"] == self.box)
+        row = next(r for r in json.loads(self.node.space("ls", "--json").stdout) if r["id"] == self.box)
         self.assertEqual((row["state"], row["generation"]), ("running", 1))
         self.assertIn(self.box, self.node.space("ls").stdout)
         self.node.space("stop", other := self.node.create())
@@ -334,7 +334,7 @@ class CommandLine(unittest.TestCase):
         box = self.node.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}, key=key).json()["sandboxID"]
         try:
             self.assertEqual(self.node.api("GET", f"/sandboxes/{box}").status, 404)
-            self.assertEqual([s["sandboxID"] for s in self.node.api("GET", "/v1/sandboxes", key=key).json()], [box])
+            self.assertEqual([s["id"] for s in self.node.api("GET", "/v1/sandboxes", key=key).json()], [box])
         finally:
             self.assertEqual(self.node.api("DELETE", f"/sandboxes/{box}", key=key).status, 204)
         self.node.space("key", "revoke", made["id"], env=env)

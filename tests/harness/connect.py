@@ -38,7 +38,10 @@ class Stream:
     def _read(self, n):
         data = b""
         while len(data) < n:
-            part = self.answer.read(n - len(data))
+            try:
+                part = self.answer.read(n - len(data))
+            except http.client.HTTPException as e:
+                raise StreamCut(str(e)) from e
             if not part:
                 raise StreamCut(f"{len(data)} of {n} bytes")
             data += part

@@ -81,7 +81,7 @@ def attempt(fn):
 def mine(node):
     r = patient(lambda: node.api("GET", "/v1/sandboxes"))
     assert r.status == 200, r.body
-    return {s["sandboxID"]: s["state"] for s in r.json()}
+    return {s["id"]: s["state"] for s in r.json()}
 
 
 def settle(node, seconds=60):
