@@ -194,6 +194,9 @@ static int run(const struct options *o, struct err *e)
 	r = serve(&a, o, port, e);
 	channel_free(a.channel);
 	ev_free(a.ev);
+	secret_done(&a.token);
+	envs_done(&a.envs);
+	free(a.default_workdir);
 	return r;
 }
 
