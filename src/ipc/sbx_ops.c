@@ -108,6 +108,7 @@ static const struct ipc_field bridge_leases_rep_fields[] = {
 	IPC_F_JSON(struct bridge_leases_rep, leases),
 	IPC_F_U64_OPT(struct bridge_leases_rep, next, 0),
 	IPC_F_BOOL(struct bridge_leases_rep, attached),
+	IPC_F_BOOL(struct bridge_leases_rep, closed),
 	IPC_F_U64(struct bridge_leases_rep, generation, 0),
 	IPC_F_END,
 };

@@ -47,7 +47,7 @@ struct bridge_attach { uint64_t generation; char activation[ID_ACTIVATION_HEX + 
 struct bridge_revoke { uint64_t lease; };                               /* 0 = all and for good: no data connection (kind 0) is accepted any more. Answer = confirmation: not one byte passes after it */
 struct bridge_revoke_rep { uint64_t ended; };
 struct bridge_leases { uint64_t after; };
-struct bridge_leases_rep { json_t *leases; uint64_t next; bool attached; uint64_t generation; };   /* [{"lease","in","out"}] by number, after `after`; next 0 = end */
+struct bridge_leases_rep { json_t *leases; uint64_t next; bool attached, closed /* all was revoked for good */; uint64_t generation; };   /* [{"lease","in","out"}] by number, after `after`; next 0 = end */
 struct bridge_lost { char reason[128]; };                               /* event "channel-lost": the guest channel broke or the guest broke a rule */
 
 enum bridge_op { BRIDGE_ATTACH, BRIDGE_REVOKE, BRIDGE_LEASES, BRIDGE_OP_COUNT };

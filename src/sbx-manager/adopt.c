@@ -111,6 +111,8 @@ static int adopt_bridge(struct job *j, struct err *e)
 			break;
 		if (!rep.attached || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ECONNRESET, "The bridge has no guest channel.");
+		else if (rep.closed)
+			r = err_set(e, -ESHUTDOWN, "the execution was being ended when the node service ended");
 		if (r == 0)
 			r = adopt_revoke_leases(j, c, rep.leases, e);
 		q.after = rep.next;

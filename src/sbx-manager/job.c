@@ -67,7 +67,10 @@ static void job_run(void *arg)
 
 	j->begin_us = j->step_us = clock_mono_us();
 	j->ms = json_object();
-	if (j->run(j, &j->e) < 0 && j->e.num == 0)
+	/* What was set on the way and did not matter is no failure. */
+	if (j->run(j, &j->e) >= 0)
+		j->e = (struct err){ 0 };
+	else if (j->e.num == 0)
 		err_set(&j->e, -EIO, "The job failed without a reason.");
 	job_log(j);
 }

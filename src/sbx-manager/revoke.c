@@ -57,9 +57,7 @@ static int revoke_kill_bridge(struct job *j, struct err *e)
 	str_copy(k.sandbox, sizeof(k.sandbox), j->rec.id.sandbox);
 	r = job_nm(j, NM_KILL, &k, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
 	/* Nothing to kill is as good. */
-	if (r == -ENOENT || r == -ESRCH)
-		r = 0;
-	return r;
+	return r == -ENOENT || r == -ESRCH ? 0 : r;
 }
 
 int revoke_execution(struct job *j, struct err *e)

@@ -93,7 +93,7 @@ static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, s
 	const struct bridge_leases *q = req;
 	struct bridge *b = arg;
 	struct bridge_leases_rep rep = { .leases = json_array(), .attached = b->state == CHAN_READY,
-					 .generation = b->conf.generation };
+					 .closed = b->closed_for_data, .generation = b->conf.generation };
 	uint64_t after = q->after;
 
 	lease_accept_all(b);

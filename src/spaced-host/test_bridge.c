@@ -617,6 +617,8 @@ static void test_revoke_does_not_overtake(void **state)
 static void test_revoke_all_is_for_good(void **state)
 {
 	struct fixture *f = *state;
+	struct bridge_leases q = { 0 };
+	struct bridge_leases_rep rep = { 0 };
 	int a = lease_open(f, 1), b = lease_open(f, 2), c;
 	uint64_t ended = 0;
 
@@ -629,6 +631,10 @@ static void test_revoke_all_is_for_good(void **state)
 	c = lease_open(f, 3);
 	assert_int_equal(read_to_end(c), 0);
 	close(c);
+	assert_int_equal(ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep, NULL, NULL, WAIT_MS, NULL), 0);
+	assert_true(rep.closed);
+	assert_true(rep.attached);
+	ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
 	/* sbx-manager still asks the guest to write its disk back. */
 	c = lease_open_as(f, BRIDGE_PREAMBLE_MAGIC, 1, 4, GENERATION, activation);
 	echo_once(c, "Econtrol");
