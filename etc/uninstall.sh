@@ -24,7 +24,7 @@ for lock in /run/space/*.lock; do
 	fi
 done
 
-rm -f "$prefix/bin/space"
+rm -f "$prefix/bin/space" "$prefix/lib/systemd/system/space.service"
 rm -rf "$prefix/lib/space"
 rm -f "$prefix"/share/man/man1/space*.1 "$prefix"/share/man/man8/space*.8
 rm -f "$prefix/share/bash-completion/completions/space" "$prefix/share/zsh/site-functions/_space"
