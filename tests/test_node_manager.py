@@ -20,7 +20,7 @@ LIB = os.environ.get("SPACE_TEST_LIB", os.path.join(PREFIX, "lib/space"))
 TOOLS = os.environ.get("SPACE_TEST_TOOLS", os.path.join(ROOT, "build/tests/tools"))
 GUEST = os.environ.get("SPACE_TEST_GUEST", os.path.join(ROOT, "build/src/vmm/test_guest"))
 
-UID_BASE = 1_900_000_000
+UID_BASE = 1_700_000_000
 SBX = 60_123
 MEMORY = 128
 CGROUPS = [l.split()[4] for l in open("/proc/self/mountinfo") if " - cgroup" in l]
@@ -158,6 +158,8 @@ class Instance:
         run("umount", self.state + "/data")
         self.log.close()
         shutil.rmtree(self.dir)
+        left = [p for c in CGROUPS if os.path.exists(p := f"{c}/space-{self.name}")]
+        assert not left, left
 
     # What is left in the kernel, without asking node-manager.
     def remains(self):
@@ -655,6 +657,7 @@ class NodeManagerTest(unittest.TestCase):
     def test_rounds_leave_nothing(self):
         """Ten at once, three times: descriptors of node-manager, loop devices and slots are back where they were."""
         count = lambda: len(os.listdir(f"/proc/{self.i.daemon.pid}/fd"))
+        self.nm.call("stats")                                      # so that this connection is accepted
         before = count()
         for generation in (1, 2, 3):
             for n in range(1, 11):

@@ -20,6 +20,7 @@
 #define EXEC_NAME_MAX (ID_SANDBOX_LEN + 1 + 16 + 1)     /* "<sandbox>.<generation>" */
 #define EXEC_BOOT_ID_MAX 40
 #define EXEC_RECORD_BYTES_MAX 8192
+#define EXEC_TEXT_MAX 512                /* bytes of a line of stderr; longer ones are cut into several */
 
 enum exec_who { EXEC_INIT, EXEC_VMM, EXEC_BRIDGE, EXEC_WHO_COUNT };
 extern const char *const exec_who_names[EXEC_WHO_COUNT];        /* "init", "vmm", "bridge" */
@@ -76,6 +77,8 @@ struct exec {
 	struct loop_timer report_timer;  /* how long a status may follow its process */
 	int text_fd[EXEC_WHO_COUNT];     /* what VMM and bridge write to stderr; -1 = not kept */
 	struct loop_io text_io[EXEC_WHO_COUNT];
+	char text[EXEC_WHO_COUNT][EXEC_TEXT_MAX];        /* of the line that is not ended yet */
+	size_t text_len[EXEC_WHO_COUNT];
 	struct list waiters;             /* struct exec_waiter: DESTROY requests to be answered */
 };
 

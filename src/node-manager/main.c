@@ -180,7 +180,9 @@ static void nm_stop(struct daemon_ctx *d)
 	nm->server = NULL;
 	LIST_FOR_SAFE(&nm->execs, x, struct exec, node)
 		exec_free(x);
-	cgroup_close(&nm->cgroups);
+	/* The top folder of a hierarchy has no write bit for anybody (0555). */
+	if (child_lower_caps(ops_caps()) == 0)
+		cgroup_close(&nm->cgroups);
 }
 
 int main(int argc, char **argv)

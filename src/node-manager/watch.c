@@ -12,8 +12,6 @@
 #include "base/str.h"
 #include "jail-init/jail_init.h"
 
-#define WATCH_TEXT_MAX 1024              /* bytes of one log line */
-
 /* Tells the end of one process, once. status: as waitpid(2), -1 = unknown. */
 static void watch_tell(struct exec *x, enum exec_who who, int64_t status)
 {
@@ -98,25 +96,38 @@ static void watch_gone(struct loop_io *io, uint32_t events)
 		exec_set_state(x, EXEC_ENDED);
 }
 
-static void watch_text(struct loop_io *io, uint32_t events)
+static void watch_line(struct exec *x, int who)
 {
 	static struct log_limit limit;
+
+	x->text[who][x->text_len[who]] = '\0';
+	if (x->text_len[who] > 0 && log_limit_ok(&limit, WATCH_TEXT_PER_MIN))
+		log_info("program says", F_STR("sandbox", x->rec.sandbox), F_UINT("generation", x->rec.generation),
+			 F_STR("who", exec_who_names[who]), F_STR("text", x->text[who]));
+	x->text_len[who] = 0;
+}
+
+/* Hostile text (S-12): cut into bounded lines, escaped by the log. */
+static void watch_text(struct loop_io *io, uint32_t events)
+{
 	struct exec *x = io->arg;
 	int who = (int)(io - x->text_io);
-	char text[WATCH_TEXT_MAX + 1];
-	ssize_t n = read(x->text_fd[who], text, WATCH_TEXT_MAX);
+	char text[EXEC_TEXT_MAX];
+	ssize_t n = read(x->text_fd[who], text, sizeof(text));
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
+	for (ssize_t i = 0; i < n; i++) {
+		if (text[i] != '\n' && text[i] != '\0')
+			x->text[who][x->text_len[who]++] = text[i];
+		if (text[i] == '\n' || x->text_len[who] == EXEC_TEXT_MAX - 1)
+			watch_line(x, who);
+	}
 	if (n <= 0) {
+		watch_line(x, who);
 		loop_del(io);
 		fd_close(TAKE_FD(x->text_fd[who]));
-		return;
 	}
-	text[n] = '\0';
-	if (log_limit_ok(&limit, WATCH_TEXT_PER_MIN))
-		log_info("program says", F_STR("sandbox", x->rec.sandbox), F_UINT("generation", x->rec.generation),
-			 F_STR("who", exec_who_names[who]), F_STR("text", text));
 }
 
 static void watch_process(struct exec *x, enum exec_who who)

@@ -43,8 +43,8 @@ const char *const qemu_syscalls[] = {
 	"signalfd4", "statfs", "sysinfo", "tgkill", "unlink", "write", "writev", NULL
 };
 
-/* A vCPU thread under KVM takes its kick signal out of the queue by these (accel/kvm). */
-const char *const qemu_syscalls_kvm[] = { "rt_sigpending", "rt_sigtimedwait", NULL };
+/* A vCPU thread under KVM takes its kick signal out of the queue by the first two (accel/kvm); uname at its start (seen). */
+const char *const qemu_syscalls_kvm[] = { "rt_sigpending", "rt_sigtimedwait", "uname", NULL };
 
 /* QEMU falls back to epoll when it hears ENOSYS. */
 const char *const qemu_enosys[] = { "io_uring_setup", NULL };
