@@ -88,7 +88,8 @@ static int sync_wait(int fd, short events, int64_t deadline_ms)
 	for (;;) {
 		struct pollfd p = { .fd = fd, .events = events };
 		int64_t left = deadline_ms - clock_mono_ms();
-		int r = poll(&p, 1, left > 0 ? (int)left : 0);
+		/* Over is over, even if there is something to read: a peer that sends events without end may be a hostile one. */
+		int r = left > 0 ? poll(&p, 1, (int)left) : 0;
 
 		if (r > 0)
 			return 0;

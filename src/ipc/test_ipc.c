@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -891,6 +892,35 @@ static void test_sync_fd(void **st)
 	close(p[1]);
 }
 
+static void *send_events(void *arg)
+{
+	static const char event[] = "{\"ev\":\"x\"}";
+
+	while (send(*(int *)arg, event, strlen(event), MSG_NOSIGNAL) > 0)
+		;
+	return NULL;
+}
+
+/* Events without end: the deadline of a call holds all the same. */
+static void test_sync_flooded(void **st)
+{
+	struct ipc_sync *c;
+	struct err e = { 0 };
+	int64_t begun;
+	pthread_t t;
+	int p[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p), 0);
+	assert_int_equal(ipc_sync_open_fd(p[0], &c), 0);
+	assert_int_equal(pthread_create(&t, NULL, send_events, &p[1]), 0);
+	begun = clock_mono_ms();
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 200, &e), -ETIMEDOUT);
+	assert_in_range(clock_mono_ms() - begun, 150, 3000);
+	ipc_sync_close(c);
+	pthread_join(t, NULL);
+	close(p[1]);
+}
+
 static int make_dir(void **st)
 {
 	return mkdtemp(dir) && str_format(path, sizeof(path), "%s/s", dir) == 0 ? 0 : -1;
@@ -910,7 +940,7 @@ int main(void)
 		T(test_does_not_read), T(test_many_calls), T(test_answer_to_the_gone), T(test_server_freed_inside),
 		T(test_client), T(test_client_fds), T(test_events), T(test_timeout), T(test_reconnect), T(test_unknown_op),
 		T(test_wrong_server_uid), T(test_too_many_in_flight), T(test_client_freed), T(test_hostile_server),
-		T(test_hostile_answers), T(test_sync), T(test_sync_fd),
+		T(test_hostile_answers), T(test_sync), T(test_sync_fd), T(test_sync_flooded),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -616,8 +616,8 @@ bool mux_next(struct mux *m, struct mux_event *ret)
 		}
 		if (m->in_off == m->in_len)
 			return false;
-		if (m->side == MUX_GUEST && buf_len(&m->out) >= MUX_CONTROL_MAX)
-			return false;
+		if (buf_len(&m->out) >= MUX_CONTROL_MAX)
+			return m->side == MUX_HOST ? mux_broken(m, "the guest sends and does not take", 0) : false;
 		if (m->sync == MUX_HUNT) {
 			if (m->side == MUX_GUEST)
 				mux_hunt_guest(m);

@@ -45,7 +45,7 @@
 #define MUX_STREAMS_MAX 1024                     /* alive at once; the host refuses more, the guest answers RST */
 #define MUX_OUT_MAX (4 * MUX_FRAME_MAX)          /* framed bytes waiting for the channel; then mux_can_send is 0, mux_open -EAGAIN */
 #define MUX_STREAM_CONTROL_MAX 128               /* bytes of OPEN, END, RST and CREDIT that one stream can have waiting */
-#define MUX_CONTROL_MAX (MUX_OUT_MAX + MUX_STREAMS_MAX * MUX_STREAM_CONTROL_MAX)    /* the guest takes no input beyond this */
+#define MUX_CONTROL_MAX (MUX_OUT_MAX + MUX_STREAMS_MAX * MUX_STREAM_CONTROL_MAX)    /* beyond: the guest takes no input, the host calls it broken */
 
 enum mux_side { MUX_HOST, MUX_GUEST };
 

@@ -484,6 +484,29 @@ static void test_hostile_guest(void **state)
 	}
 }
 
+/* A guest that sends without end and reads nothing: the credit that it gets for it must not pile up for ever. */
+static void test_guest_that_never_reads(void **state)
+{
+	static uint8_t payload[MUX_PAYLOAD_MAX], out[MUX_FRAME_MAX];
+	struct log l = { 0 };
+	struct pair p;
+	uint8_t tag[4];
+	uint32_t s;
+	size_t n, most = (size_t)MUX_CONTROL_MAX / 16 * MUX_CREDIT_INITIAL;     /* a CREDIT frame has 16 bytes */
+
+	pair_start(&p, SIZE_MAX);
+	mux_open(p.host, false, &s);
+	exchange(&p, SIZE_MAX);
+	tag_of(p.guest, s, tag);
+	n = frame(out, TYPE_DATA, 0, s, payload, sizeof(payload), tag);
+	while (l.n_data <= most && mux_feed(p.host, out, n) == 0)
+		drain(p.host, &l, true);
+	assert_non_null(mux_error(p.host));
+	assert_true(l.n_data <= most);
+	assert_true(buf_len(mux_out(p.host)) <= MUX_CONTROL_MAX + 16);
+	pair_done(&p);
+}
+
 /* The guest side: a rule broken on one stream ends that stream alone. */
 static void test_rules_in_guest(void **state)
 {
@@ -558,7 +581,7 @@ int main(void)
 		cmocka_unit_test(test_cut_towards_guest), cmocka_unit_test(test_cut_in_reset),
 		cmocka_unit_test(test_cut_big_frame), cmocka_unit_test(test_cut_towards_host),
 		cmocka_unit_test(test_drop), cmocka_unit_test(test_hostile_guest),
-		cmocka_unit_test(test_rules_in_guest), cmocka_unit_test(test_stream_limit),
+		cmocka_unit_test(test_guest_that_never_reads), cmocka_unit_test(test_rules_in_guest), cmocka_unit_test(test_stream_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

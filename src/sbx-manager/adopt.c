@@ -19,7 +19,7 @@
 #include "base/str.h"
 #include "sbx-manager/job.h"
 
-#define ADOPT_CONTROL_MS 2000
+#define ADOPT_CONTROL_MS 2000                /* all questions to one bridge together: it may be in a guest's hands */
 #define ADOPT_QMP_MS 5000
 #define ADOPT_NM_POLL_US 100000
 
@@ -79,8 +79,15 @@ static struct adopt_exec *adopt_find(struct adopt_list *l, const struct record *
 	return NULL;
 }
 
+static int adopt_ask(struct ipc_sync *c, enum bridge_op op, const void *req, void *rep, int64_t until_ms, struct err *e)
+{
+	int64_t left = until_ms - clock_mono_ms();
+
+	return ipc_sync_call(c, &bridge_ops[op], "", req, NULL, 0, rep, NULL, NULL, left > 0 ? (int)left : 0, e);
+}
+
 /* Streams of before the restart: their node-api connection is gone, so nobody holds them. */
-static int adopt_revoke_leases(struct job *j, struct ipc_sync *c, json_t *leases, struct err *e)
+static int adopt_revoke_leases(struct ipc_sync *c, json_t *leases, int64_t until_ms, struct err *e)
 {
 	json_t *item;
 	size_t i;
@@ -91,13 +98,14 @@ static int adopt_revoke_leases(struct job *j, struct ipc_sync *c, json_t *leases
 		struct bridge_revoke_rep rep;
 
 		if (r == 0 && q.lease != 0)
-			r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], "", &q, NULL, 0, &rep, NULL, NULL, ADOPT_CONTROL_MS, e);
+			r = adopt_ask(c, BRIDGE_REVOKE, &q, &rep, until_ms, e);
 	}
 	return r;
 }
 
 static int adopt_bridge(struct job *j, struct err *e)
 {
+	int64_t until_ms = clock_mono_ms() + ADOPT_CONTROL_MS;
 	struct bridge_leases q = { 0 };
 	struct ipc_sync *c = NULL;
 	int r = exec_control_open(j, 0, &c, e);
@@ -106,15 +114,13 @@ static int adopt_bridge(struct job *j, struct err *e)
 		struct bridge_leases_rep rep = { 0 };
 
 		if (r == 0)
-			r = ipc_sync_call(c, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep, NULL, NULL, ADOPT_CONTROL_MS, e);
+			r = adopt_ask(c, BRIDGE_LEASES, &q, &rep, until_ms, e);
 		if (r < 0)
 			break;
 		if (!rep.attached || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ECONNRESET, "The bridge has no guest channel.");
-		else if (rep.closed)
-			r = err_set(e, -ESHUTDOWN, "the execution was being ended when the node service ended");
 		if (r == 0)
-			r = adopt_revoke_leases(j, c, rep.leases, e);
+			r = adopt_revoke_leases(c, rep.leases, until_ms, e);
 		q.after = rep.next;
 		ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
 	} while (r == 0 && q.after != 0);

@@ -132,8 +132,9 @@ static int wait_readable(struct qmp *q, int64_t deadline_ms, struct err *e)
 	int64_t left = deadline_ms - clock_mono_ms();
 	int r;
 
+	/* A deadline that has passed counts even if there is something to read: a VMM that never falls silent would hold us up. */
 	do {
-		r = poll(&p, 1, left > 0 ? (int)left : 0);
+		r = left > 0 ? poll(&p, 1, (int)left) : 0;
 	} while (r < 0 && errno == EINTR);
 	if (r < 0)
 		return fail(q, e, -errno, "waiting");

@@ -105,6 +105,42 @@ static void test_descriptor(void **state)
 	close(mem);
 }
 
+static void *talk(void *arg)
+{
+	static const char event[] = "{\"event\": \"NIC_RX_FILTER_CHANGED\"}\r\n";
+	char line[256];
+	int fd = *(int *)arg;
+
+	if (fd_write_all(fd, GREETING, strlen(GREETING), 5000) < 0 || read(fd, line, sizeof(line)) <= 0 ||
+	    fd_write_all(fd, OK1, strlen(OK1), 5000) < 0)
+		return NULL;
+	while (fd_write_all(fd, event, strlen(event), 5000) == 0)
+		;
+	return NULL;
+}
+
+/* A VMM that never falls silent: the deadline of a call holds all the same. */
+static void test_talkative(void **state)
+{
+	struct err e = { 0 };
+	int s[2], fd;
+	pthread_t t;
+	struct qmp *q;
+	int64_t begun;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s), 0);
+	fd = s[1];
+	assert_int_equal(pthread_create(&t, NULL, talk, &fd), 0);
+	seen[0] = '\0';
+	assert_int_equal(qmp_open(s[0], note, NULL, 5000, &q, &e), 0);
+	begun = clock_mono_ms();
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 200, NULL, &e), -ETIMEDOUT);
+	assert_in_range(clock_mono_ms() - begun, 150, 3000);
+	qmp_free(q);
+	pthread_join(t, NULL);
+	close(fd);
+}
+
 /* What a VMM in a guest's hands may say: every time -EPROTO, and the connection stays dead. */
 static void test_hostile(void **state)
 {
@@ -305,7 +341,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_calls),     cmocka_unit_test(test_descriptor),
-		cmocka_unit_test(test_hostile),   cmocka_unit_test(test_greetings),
+		cmocka_unit_test(test_hostile), cmocka_unit_test(test_talkative),   cmocka_unit_test(test_greetings),
 		cmocka_unit_test(test_too_long),  cmocka_unit_test(test_flood),
 		cmocka_unit_test(test_real),
 	};
