@@ -79,6 +79,7 @@ static int exec_spawn(struct job *j, const char *mode, int *ret_state_fd, struct
 	if (n < 1)
 		return err_set(e, -EPROTO, "spawn: no control connection came.");
 	r = vmm_open(vmm_driver_find("qemu"), fds[0], EXEC_QMP_MS, &j->vm, e);
+	job_step(j, "vmm-open");
 	return r < 0 ? err_wrap(e, "The virtual machine monitor") : 0;
 }
 

@@ -33,6 +33,7 @@
 #include "loop/loop.h"
 #include "loop/work.h"
 #include "sbx-manager/record.h"
+#include "vmm/manifest.h"
 #include "vmm/vmm.h"
 
 #define SBX_WORKERS 16                       /* jobs at once */
@@ -109,7 +110,7 @@ struct sbx {
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct key_bundle bundle;
 	struct cap_cache *caps;
-	char accel[8];                       /* of the template that is in use; "" = not known yet */
+	struct manifest manifest;            /* of the template that was read last; template_id "" = none yet */
 	atomic_bool leaving;                 /* the loop will not turn much longer */
 };
 

@@ -21,6 +21,8 @@
 #define TEMPLATE_NM_MS 600000            /* import and commit copy gigabytes */
 #define TEMPLATE_QMP_MS 60000
 #define TEMPLATE_PREPARE_MS 120000
+#define TEMPLATE_BUSY_MS 10000
+#define TEMPLATE_BUSY_POLL_US 5000
 #define TEMPLATE_MEMORY_MIB 512
 #define TEMPLATE_VCPUS 1
 #define TEMPLATE_RELEASE_MAX 63
@@ -74,20 +76,60 @@ int template_fits(struct sbx *s, const struct manifest *m, struct err *e)
 	return r < 0 ? r : manifest_match(m, &here, MANIFEST_HOST, e);
 }
 
+/* A committed template never changes, so what was read once is kept (one template is in use at a time). */
+struct template_known { struct sbx *s; const char *id; struct manifest *m; bool found; };
+
+static void template_look_in_loop(void *arg)
+{
+	struct template_known *k = arg;
+
+	k->found = str_eq(k->s->manifest.template_id, k->id);
+	if (k->found)
+		*k->m = k->s->manifest;
+}
+
+static void template_keep_in_loop(void *arg)
+{
+	struct template_known *k = arg;
+
+	k->s->manifest = *k->m;
+}
+
+/* node-manager does one thing at a time with a template: many creates at once wait for their turn. */
+static int template_ask(struct job *j, const struct nm_template *q, struct nm_manifest_rep *rep, struct err *e)
+{
+	int64_t until = clock_mono_ms() + TEMPLATE_BUSY_MS;
+	int r;
+
+	for (;;) {
+		*e = (struct err){ 0 };
+		r = job_nm(j, NM_TEMPLATE_MANIFEST, q, NULL, 0, rep, NULL, NULL, SBX_NM_MS, e);
+		if (r != -EBUSY || clock_mono_ms() > until)
+			return r;
+		usleep(TEMPLATE_BUSY_POLL_US);
+	}
+}
+
 int template_manifest(struct job *j, const char *template, struct manifest *ret, struct err *e)
 {
+	struct template_known k = { j->s, template, ret, false };
 	struct nm_template q = { 0 };
 	struct nm_manifest_rep rep = { 0 };
 	int r;
 
 	if (str_copy(q.template, sizeof(q.template), template) < 0)
 		return err_set(e, -ENOENT, "There is no template with such a long name.");
-	r = job_nm(j, NM_TEMPLATE_MANIFEST, &q, NULL, 0, &rep, NULL, NULL, SBX_NM_MS, e);
+	r = sbx_in_loop(j->s, template_look_in_loop, &k);
+	if (r < 0 || k.found)
+		return r;
+	r = template_ask(j, &q, &rep, e);
 	if (r < 0)
 		return r;
 	r = manifest_from_json(rep.manifest, ret, e);
 	ipc_done(nm_ops[NM_TEMPLATE_MANIFEST].rep, &rep);
-	return r;
+	if (r == 0 && !str_eq(ret->template_id, template))
+		r = err_set(e, -EBADMSG, "The manifest of template %s speaks of another one.", template);
+	return r < 0 ? r : sbx_in_loop(j->s, template_keep_in_loop, &k);
 }
 
 /* SHA-256 of a file, read in pieces. */
