@@ -119,6 +119,8 @@ static int adopt_bridge(struct job *j, struct err *e)
 			break;
 		if (!rep.attached || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ECONNRESET, "The bridge has no guest channel.");
+		else if (rep.closed)
+			r = err_set(e, -ESHUTDOWN, "the execution was being ended when the node service ended");
 		if (r == 0)
 			r = adopt_revoke_leases(c, rep.leases, until_ms, e);
 		q.after = rep.next;

@@ -1,4 +1,4 @@
-#include "sbx-manager/sbx.h"
+#include "sbx-manager/job.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ void box_free_all(struct sbx *s)
 }
 
 /* What the VMM says by itself, and what it means (the life-cycle table knows what follows). */
-static const struct { enum vmm_event_kind kind; enum life_event ev; const char *reason; } box_vm_events[] = {
+static const struct { enum vmm_event_kind kind; enum life_event ev; const char *reason; } box_meanings[] = {
 	{ VMM_EV_GUEST_OFF, LIFE_EV_GUEST_OFF, "the guest was powered off" },
 	{ VMM_EV_GUEST_RESET, LIFE_EV_GUEST_REBOOT, "the guest was rebooted" },
 	{ VMM_EV_PANIC, LIFE_EV_CRASH, "the guest's kernel has panicked" },
@@ -79,24 +79,44 @@ static const struct { enum vmm_event_kind kind; enum life_event ev; const char *
 
 static void box_vm_event(struct box *b, const struct vmm_event *ev)
 {
-	for (unsigned i = 0; i < ARRAY_LEN(box_vm_events); i++) {
-		if (box_vm_events[i].kind == ev->kind)
-			crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, box_vm_events[i].ev, box_vm_events[i].reason);
+	for (unsigned i = 0; i < ARRAY_LEN(box_meanings); i++) {
+		if (box_meanings[i].kind == ev->kind)
+			crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, box_meanings[i].ev, box_meanings[i].reason);
 	}
 	if (ev->kind == VMM_EV_IO_ERROR)
 		crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
 			   ev->no_space ? "the node's disk is full" : "the node's disk has failed");
 }
 
+/* It has stopped and has not said why (KVM's internal error, an emulator's): its state is asked for. */
+static void box_look(struct box *b)
+{
+	if (b->crashed || b->ending || b->jobs > 0)
+		return;
+	job_start(job_new(b->s, "look", b->rec.id.sandbox, "", lifecycle_look));
+}
+
+/* Nobody here stops a machine while its connection is watched: jobs borrow it. */
+static void box_vm_events_now(struct box *b)
+{
+	struct vmm_event ev;
+	bool stopped = false;
+
+	while (vmm_next_event(b->vm, &ev)) {
+		stopped |= ev.kind == VMM_EV_STOP;
+		box_vm_event(b, &ev);
+	}
+	if (stopped)
+		box_look(b);
+}
+
 static void box_vm_readable(struct loop_io *io, uint32_t events)
 {
 	struct box *b = io->arg;
-	struct vmm_event ev;
 	struct err e = { 0 };
 	int r = vmm_poll(b->vm, &e);
 
-	while (vmm_next_event(b->vm, &ev))
-		box_vm_event(b, &ev);
+	box_vm_events_now(b);
 	if (r == 0)
 		return;
 	loop_del(&b->vm_io);
@@ -123,6 +143,8 @@ void box_watch(struct box *b, struct vmm *vm)
 	r = loop_add(b->s->loop, &b->vm_io, vmm_fd(vm), EPOLLIN, box_vm_readable, b);
 	if (r < 0)
 		log_error("a virtual machine cannot be watched", F_STR("sandbox", b->rec.id.sandbox), F_INT("errno", -r));
+	/* What came while a job had it. */
+	box_vm_events_now(b);
 	if (b->control)
 		return;
 	if (box_path(b->s, path, b->rec.id.sandbox, b->rec.id.generation, "control.sock") < 0)

@@ -14,6 +14,7 @@
 #include "base/str.h"
 #include "sbx-manager/job.h"
 
+#define LIFECYCLE_STATUS_MS 2000
 #define LIFECYCLE_CONSOLE_ANSWER_MAX 32768       /* bytes of JSON text; the packet also holds the events */
 
 /* ---- What a request may do ---- */
@@ -363,6 +364,36 @@ int lifecycle_crash(struct job *j, struct err *e)
 		return r;
 	job_event(j, "execution %llu ended: %s", (unsigned long long)j->generation, j->reason);
 	return 0;
+}
+
+struct lifecycle_seen { struct job *j; const char *reason; };
+
+static void lifecycle_seen_in_loop(void *arg)
+{
+	struct lifecycle_seen *seen = arg;
+	const struct record *r = &seen->j->rec;
+
+	crash_seen(seen->j->s, r->id.sandbox, r->id.generation, LIFE_EV_CRASH, seen->reason);
+}
+
+int lifecycle_look(struct job *j, struct err *e)
+{
+	enum vmm_run_state st = VMM_RUN_CRASHED;
+	struct lifecycle_seen seen = { .j = j };
+	int r = record_get(j->s->db, j->sandbox, &j->rec, e);
+
+	if (r < 0 || !life_serves(j->rec.state))
+		return r;
+	job_take_vm(j);
+	if (!j->vm)
+		return 0;
+	if (vmm_status(j->vm, &st, LIFECYCLE_STATUS_MS, NULL) < 0)
+		st = VMM_RUN_CRASHED;
+	r = exec_announce(j, e);
+	if (r < 0 || st == VMM_RUN_RUNNING)
+		return r;
+	seen.reason = vmm_run_names[st];
+	return sbx_in_loop(j->s, lifecycle_seen_in_loop, &seen);
 }
 
 /* ---- Console ---- */

@@ -171,6 +171,7 @@ void bridge_free(struct bridge *b)
 	LIST_FOR_SAFE(&b->revokes, v, struct revoke, node)
 		free(v);
 	ipc_server_free(b->control);
+	loop_timer_stop(&b->accept_timer);
 	loop_del(&b->listen_io);
 	fd_close(b->listen_fd);
 	free(b);

@@ -41,6 +41,7 @@
 #define BRIDGE_LEASES_MAX 1000                      /* below MUX_STREAMS_MAX; more are closed without a byte */
 #define BRIDGE_BUFFERED_MAX (32u << 20)             /* bytes of the guest that wait for slow readers, all leases together */
 #define BRIDGE_PREAMBLE_MS 2000                     /* time for the preamble */
+#define BRIDGE_ACCEPT_PAUSE_MS 200                  /* without descriptors */
 #define BRIDGE_ATTACH_MS 60000                      /* most time for the guest's answer to the reset */
 #define BRIDGE_REVOKES_MAX 64                       /* revocations that wait for their confirmation */
 #define BRIDGE_CONTROL_PEERS_MAX 8
@@ -75,6 +76,7 @@ struct bridge {
 
 	int listen_fd;
 	struct loop_io listen_io;
+	struct loop_timer accept_timer;
 	struct list leases;
 	size_t n_leases, buffered;
 	bool closed_for_data;                       /* everything was revoked for good */

@@ -73,6 +73,13 @@ static void lease_new(struct bridge *b, int fd)
 	loop_timer_set(b->loop, &l->timer, BRIDGE_PREAMBLE_MS, lease_on_timer, l);
 }
 
+static void lease_accept_again(struct loop_timer *t)
+{
+	struct bridge *b = t->arg;
+
+	loop_mod(&b->listen_io, EPOLLIN);
+}
+
 void lease_on_listen(struct loop_io *io, uint32_t events)
 {
 	struct bridge *b = io->arg;
@@ -80,6 +87,11 @@ void lease_on_listen(struct loop_io *io, uint32_t events)
 
 	while ((fd = accept4(b->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
 		lease_new(b, fd);
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+		/* Who waits stays in the queue; asking again at once would only turn in circles. */
+		loop_mod(&b->listen_io, 0);
+		loop_timer_set(b->loop, &b->accept_timer, BRIDGE_ACCEPT_PAUSE_MS, lease_accept_again, b);
+	}
 }
 
 static struct lease *lease_find(struct bridge *b, uint64_t id)
