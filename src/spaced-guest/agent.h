@@ -38,6 +38,7 @@ struct agent {
 	char *default_workdir;
 	struct envs envs;                        /* global environment */
 	bool boot_id_mounted;
+	unsigned stages;                         /* of uploads, see sink.h */
 	uint64_t cpu_busy, cpu_all;              /* at the last /metrics, clock ticks */
 };
 

@@ -15,6 +15,7 @@
 #include "spaced-guest/gunzip.h"
 #include "spaced-guest/multipart.h"
 #include "spaced-guest/paths.h"
+#include "spaced-guest/sink.h"
 #include "spaced-guest/text.h"
 
 #define READ_BYTES MUX_PAYLOAD_MAX
@@ -231,7 +232,7 @@ struct upload {
 	char *path;                              /* of the query; NULL = each part says its own */
 	struct multipart *mp;                    /* NULL = the body is the file */
 	struct gunzip *gz;
-	int fd;                                  /* of the last target; -1 = none is open */
+	struct sink sink;                        /* of the last target */
 	bool skip;                               /* a part that is no file */
 	struct target *targets;
 	size_t n, room;
@@ -241,7 +242,7 @@ static void upload_free(struct req *r)
 {
 	struct upload *up = r->ctx;
 
-	fd_close(up->fd);
+	sink_done(&up->sink);
 	for (size_t i = 0; i < up->n; i++) {
 		if (up->targets[i].tmp)
 			unlink(up->targets[i].tmp);
@@ -358,8 +359,8 @@ static int target_begin(struct upload *up, const char *path)
 	if (r == 0) {
 		r = target_open(t);
 		if (r >= 0) {
-			up->fd = r;
-			r = put_metadata(up->r, up->fd);
+			sink_open(&up->sink, r, t->tmp);
+			r = put_metadata(up->r, r);
 		}
 		users_leave();
 	}
@@ -369,27 +370,18 @@ static int target_begin(struct upload *up, const char *path)
 static int target_data(void *arg, const char *p, size_t n)
 {
 	struct upload *up = arg;
+	int r = up->skip ? 0 : sink_write(&up->sink, p, n);
 
-	while (n && !up->skip) {
-		ssize_t k = write(up->fd, p, n);
-
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return upload_fail(up, -errno, up->targets[up->n - 1].shown, "written");
-		p += k;
-		n -= (size_t)k;
-	}
-	return 0;
+	return r < 0 ? upload_fail(up, r, up->targets[up->n - 1].shown, "written") : 0;
 }
 
 static int target_end(void *arg)
 {
 	struct upload *up = arg;
+	int r = up->skip ? 0 : sink_end(&up->sink);
 
-	fd_close(TAKE_FD(up->fd));
 	up->skip = false;
-	return 0;
+	return r < 0 ? upload_fail(up, r, up->targets[up->n - 1].shown, "written") : 0;
 }
 
 static int part_begin(void *arg, const char *name, const char *filename)
@@ -467,8 +459,9 @@ static void upload_end(struct req *r)
 	} else if (up->n == 0) {
 		req_error(r, 400, "there is no part named 'file'");
 	} else {
-		fd_close(TAKE_FD(up->fd));
-		ret = users_enter(&up->u);
+		ret = sink_end(&up->sink);
+		if (ret == 0)
+			ret = users_enter(&up->u);
 		for (size_t i = 0; ret == 0 && i < up->n; i++) {
 			struct target *t = &up->targets[i];
 
@@ -494,7 +487,7 @@ void files_post(struct req *r)
 	struct upload *up = x_alloc(sizeof(*up));
 
 	up->r = r;
-	up->fd = -1;
+	sink_init(&up->sink, &r->a->stages);
 	r->ctx = up;
 	r->ops = &upload_ops;
 	if (!who_and_where(r, &up->u, &up->path)) {

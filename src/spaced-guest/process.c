@@ -25,6 +25,8 @@
 #define CONFIG_MAX (64 << 10)                    /* JSON that List shows; larger ones are shown without args and envs */
 #define TTY_QUIET_MS 30                          /* a terminal's last bytes come by a kernel worker */
 #define TTY_QUIET_ROUNDS 100
+#define COALESCE_MS 2                            /* output that comes again so soon is gathered, see on_source */
+#define PIPE_BYTES (256 << 10)
 #define SWEEP_AGAIN_MS 100                       /* a cgroup is empty a moment after its last process was reaped */
 
 enum proc_state { PROC_STARTING, PROC_RUNNING, PROC_ENDED };
@@ -36,6 +38,8 @@ struct source {                                  /* stdout, stderr or the termin
 	struct ev_watch watch;
 	struct proc *p;
 	const char *kind;
+	struct ev_timer later;                   /* armed = gathering */
+	int64_t last_ms;                         /* when it was read last */
 	bool drained;                            /* after the exit: nothing more is owed to the readers */
 	size_t left;                             /* after the exit: bytes still owed */
 };
@@ -88,6 +92,7 @@ struct procs {
 	char chunk[CONNECT_CHUNK];
 };
 
+static void source_close(struct source *s);
 static void proc_try_end(struct proc *p);
 static void proc_sweep(struct proc *p);
 
@@ -165,8 +170,8 @@ static void proc_free(struct proc *p)
 		reader_free(rd);
 	}
 	inputs_fail(p, CONNECT_FAILED_PRECONDITION, "the process has ended");
-	watch_close(p->a, &p->src[OUT].watch);
-	watch_close(p->a, &p->src[ERR].watch);
+	source_close(&p->src[OUT]);
+	source_close(&p->src[ERR]);
 	watch_close(p->a, &p->status);
 	fd_close(p->master);
 	ev_timer_del(&p->deadline);
@@ -261,7 +266,7 @@ static void proc_resume(struct proc *p)
 	if (p->state == PROC_STARTING || !readers_have_room(p))
 		return;
 	for (int i = 0; i < 2; i++)
-		if (p->src[i].watch.fd >= 0 && !p->src[i].drained)
+		if (p->src[i].watch.fd >= 0 && !p->src[i].drained && list_empty(&p->src[i].later.node))
 			ev_watch_set(p->a->ev, &p->src[i].watch, EPOLLIN);
 }
 
@@ -337,6 +342,7 @@ static void emit(struct proc *p, const char *kind, const char *data, size_t n)
 
 static void source_close(struct source *s)
 {
+	ev_timer_del(&s->later);
 	watch_close(s->p->a, &s->watch);
 	s->drained = true;
 }
@@ -377,17 +383,43 @@ static bool source_read(struct source *s)
 	return !s->drained;
 }
 
-static void on_source(struct ev_watch *w, uint32_t events)
+static void source_work(struct source *s)
 {
-	struct source *s = CONTAINER_OF(w, struct source, watch);
 	struct proc *p = s->p;
 
+	s->last_ms = clock_mono_ms();
 	for (int i = 0; i < READS_IN_A_TURN && source_read(s); i++)
 		;
 	if (p->state == PROC_RUNNING)
 		proc_try_end(p);
 	else
 		proc_sweep(p);
+}
+
+/*
+ * The agent preempts the writer at its first bytes after a wait, and would carry 4 KiB at a time (seen). So the first
+ * output after a quiet time is taken at once, and what follows within COALESCE_MS is left to gather in the pipe.
+ */
+static void on_source(struct ev_watch *w, uint32_t events)
+{
+	struct source *s = CONTAINER_OF(w, struct source, watch);
+	int there = 0;
+
+	if (!s->p->exited && !(events & (EPOLLHUP | EPOLLERR)) && clock_mono_ms() - s->last_ms < COALESCE_MS &&
+	    ioctl(w->fd, FIONREAD, &there) == 0 && there < CONNECT_CHUNK) {
+		ev_watch_set(s->p->a->ev, w, 0);
+		ev_timer_set(s->p->a->ev, &s->later, COALESCE_MS);
+		return;
+	}
+	source_work(s);
+}
+
+static void on_later(struct ev_timer *t)
+{
+	struct source *s = CONTAINER_OF(t, struct source, later);
+
+	ev_watch_set(s->p->a->ev, &s->watch, EPOLLIN);
+	source_work(s);
 }
 
 /* ---- the end ---- */
@@ -431,13 +463,15 @@ static void proc_end(struct proc *p)
 		 F_INT("code", WIFEXITED(p->wstatus) ? WEXITSTATUS(p->wstatus) : -1),
 		 F_INT("signal", WIFSIGNALED(p->wstatus) ? WTERMSIG(p->wstatus) : 0));
 	if (p->pty) {
-		watch_close(p->a, &p->src[OUT].watch);
+		source_close(&p->src[OUT]);
 		fd_close(TAKE_FD(p->master));
 	}
 	/* From here on what children write is dropped. */
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
+		ev_timer_del(&p->src[i].later);
 		if (p->src[i].watch.fd >= 0)
 			ev_watch_set(p->a->ev, &p->src[i].watch, EPOLLIN);
+	}
 	ev_timer_set(p->a->ev, &p->keep, PROCESS_KEEP_MS);
 	ev_timer_set(p->a->ev, &p->a->procs->again, SWEEP_AGAIN_MS);
 	proc_sweep(p);
@@ -470,6 +504,7 @@ static void proc_drain(struct proc *p)
 		struct source *s = &p->src[i];
 		int left = 0;
 
+		ev_timer_del(&s->later);
 		if (s->watch.fd < 0) {
 			s->drained = true;
 			continue;
@@ -482,6 +517,7 @@ static void proc_drain(struct proc *p)
 	}
 	if (p->pty)
 		ev_timer_set(p->a->ev, &p->quiet, TTY_QUIET_MS);
+	proc_resume(p);
 	proc_try_end(p);
 }
 
@@ -682,6 +718,8 @@ static int open_pipes(struct proc *p, const struct start_req *q, struct ends *f)
 
 	if (r == 0)
 		r = open_pipe(&p->src[ERR].watch.fd, &f->err, true);
+	if (r == 0)
+		fcntl(p->src[OUT].watch.fd, F_SETPIPE_SZ, PIPE_BYTES);
 	if (r == 0 && q->stdin_pipe)
 		r = open_pipe(&p->in.fd, &f->in, false);
 	else if (r == 0) {
@@ -721,6 +759,7 @@ static struct proc *proc_new(struct agent *a, const struct start_req *q, const c
 		p->src[i].p = p;
 		p->src[i].watch.fd = -1;
 		p->src[i].watch.fn = on_source;
+		ev_timer_init(&p->src[i].later, on_later);
 	}
 	p->src[OUT].kind = "stdout";
 	p->src[ERR].kind = "stderr";

@@ -92,7 +92,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 static void test_up_and_down(void **state)
 {
-	static const size_t sizes[] = { 0, 1, 4096, 32768, 32769, 3 << 20 };
+	static const size_t sizes[] = { 0, 1, 4096, 32768, 32769, 1 << 20, (1 << 20) + 1, (1 << 20) + (480 << 10), (3 << 20) + 17, 6000000 };
 
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		autofree char *data = x_alloc(sizes[i] + 1);
