@@ -9,6 +9,7 @@ import time
 from harness import memory, node as harness_node
 
 SRC = os.path.join(harness_node.ROOT, "src")
+LOOKED_AT_S = 0.15               # the programs look at the file when 100 ms have passed since they last did
 SETTLED = ("running", "stopped", "failed")
 
 
@@ -19,7 +20,7 @@ def names():
         for name in files:
             if name.endswith(".c") and not name.startswith(("test_", "fuzz_")) and os.path.basename(folder) != "base":
                 with open(os.path.join(folder, name)) as f:
-                    found.update(re.findall(r'\b(?:FAULT|fault_hit)\("([a-z0-9.-]+)"\)', f.read()))
+                    found.update(re.findall(r'\b(?:FAULT|\w*fault\w*)\("([a-z]+\.[a-z0-9.-]+)"\s*[,)]', f.read()))
     return sorted(found)
 
 
@@ -29,7 +30,6 @@ class Watch:
     def __init__(self, node, line):
         self.node, self.line = node, line
         self.log = f"{node.run}/faults.log"
-        self.hit = threading.Event()
         self.ended = threading.Event()
 
     def __enter__(self):
@@ -37,15 +37,18 @@ class Watch:
             pass
         os.chmod(self.log, 0o666)
         self.node.failpoints(self.line)
+        time.sleep(LOOKED_AT_S)
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
         return self
 
+    def was_hit(self):
+        return os.path.getsize(self.log) > 0
+
     def run(self):
         while not self.ended.is_set():
-            if os.path.getsize(self.log):
+            if self.was_hit():
                 self.node.failpoints()
-                self.hit.set()
                 return
             self.ended.wait(0.005)
 
@@ -146,7 +149,7 @@ def once(node, line, baseline):
             if name == "use" and mine(node).get(state["box"]) != "running":
                 continue
             answer = call()
-            if w.hit.is_set():
+            if w.was_hit():
                 where = name
                 break
             assert answer is not None and answer.status < 300, f"{name}: {answer and answer.body} though nothing was hit"
