@@ -15,6 +15,7 @@
 
 struct cli {
 	const char *command;
+	const struct cli_command *self;   /* its row in the table */
 	bool json;                        /* --json: machine-readable output on stdout */
 	bool quiet;
 	char addr[160];                   /* "tcp:127.0.0.1:4983" */

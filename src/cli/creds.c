@@ -115,12 +115,13 @@ int creds_save(const char *path, const char *api_url, const char *api_key, uid_t
 	r = fd_write_file(AT_FDCWD, path, text, strlen(text), 0600);
 	if (r < 0)
 		return err_errno(e, r, "cannot write %s", path);
-	if (chown(path, uid, gid) < 0 || chown(dir, uid, gid) < 0)
+	/* As root in a user's folder: not through a link of theirs. */
+	if (lchown(path, uid, gid) < 0 || lchown(dir, uid, gid) < 0)
 		return err_errno(e, -errno, "cannot give %s to its user", path);
 	/* ~/.config itself may have been made just now. */
 	*strrchr(dir, '/') = '\0';
 	struct stat st;
-	if (uid && !stat(dir, &st) && st.st_uid == 0 && str_ends(dir, "/.config") && chown(dir, uid, gid) < 0)
+	if (uid && !lstat(dir, &st) && st.st_uid == 0 && str_ends(dir, "/.config") && lchown(dir, uid, gid) < 0)
 		return err_errno(e, -errno, "cannot give %s to its user", dir);
 	return 0;
 }

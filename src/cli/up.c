@@ -147,8 +147,7 @@ static int prepare_store(struct up *u, struct store **ret, struct err *e)
 		return r;
 	/* The database belongs to the control plane, not to us. */
 	const char *path = url + strlen("sqlite:");
-	if (chown(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL]) < 0 || chmod(path, 0660) < 0)
-		r = err_errno(e, -errno, "%s", path);
+	r = up_own(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL], 0660, e);
 	if (r >= 0)
 		r = up_keys_prepare(&u->conf, *ret, e);
 	if (r >= 0 && conf_path(&u->conf, node, CONF_RUN, "node-api/node.sock") >= 0) {

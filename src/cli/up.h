@@ -47,6 +47,8 @@ int up_store_url(const struct conf *k, char dst[PATH_MAX + 16]);
 int up_image_prepare(struct cli *c, struct conf *k, struct err *e);                              /* fills kernel, initrd, base_image, vmm */
 int up_image_template(struct cli *c, struct conf *k, struct err *e);                             /* fills accel, template_id */
 
+/* Gives a file away that lies in a folder of a service: never what a link there points to. */
+int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e);
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e);
 int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url, struct err *e);
 

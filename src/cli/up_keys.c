@@ -31,9 +31,23 @@ static const struct key_dir { const char *dir; enum conf_user user; unsigned pur
 	{ "ctl", CONF_USER_CTL, 1u << ID_PURPOSE_LIFECYCLE },
 };
 
-static int own(const char *path, uid_t uid, struct err *e)
+/*
+ * O_PATH: opening and closing the database in the usual way would drop the locks that this process holds on it (fcntl(2)).
+ */
+int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e)
 {
-	return chown(path, uid, uid) < 0 ? err_errno(e, -errno, "%s", path) : 0;
+	autoclose int fd = open(path, O_PATH | O_CLOEXEC | O_NOFOLLOW);
+	char self[40];
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return err_errno(e, -errno, "%s", path);
+	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+		return err_set(e, -EPERM, "%s is not a file of its own; somebody has put a link there", path);
+	(void)str_format(self, sizeof(self), "/proc/self/fd/%d", fd);
+	if (fchownat(fd, "", uid, gid, AT_EMPTY_PATH) < 0 || chmod(self, mode) < 0)
+		return err_errno(e, -errno, "%s", path);
+	return 0;
 }
 
 static int root_key(const struct conf *k, struct key_signer *ret, struct err *e)
@@ -83,7 +97,8 @@ static int list_keys(const struct conf *k, const struct key_dir *d, struct key_f
 	while ((de = readdir(dp)) && n < max) {
 		struct stat st;
 
-		if (!str_starts(de->d_name, d->dir) || !str_ends(de->d_name, ".key"))
+		/* api-000001.key */
+		if (!str_starts(de->d_name, d->dir) || de->d_name[strlen(d->dir)] != '-' || !str_ends(de->d_name, ".key"))
 			continue;
 		if (str_copy(files[n].name, sizeof(files[n].name), de->d_name) < 0 ||
 		    str_format(files[n].path, PATH_MAX, "%s/%s", dir, de->d_name) < 0 || stat(files[n].path, &st) < 0)
@@ -109,7 +124,7 @@ static int add_key(const struct conf *k, const struct key_dir *d, unsigned numbe
 	if (r >= 0)
 		r = key_save(path, &s, e);
 	if (r >= 0)
-		r = own(path, k->users[d->user], e);
+		r = up_own(path, k->users[d->user], k->users[d->user], 0400, e);
 	key_signer_done(&s);
 	return r;
 }
@@ -182,7 +197,7 @@ static int client_token_key(const struct conf *k, struct err *e)
 	r = str_random_hex(hex, 32);
 	if (r >= 0)
 		r = fd_write_file(AT_FDCWD, path, hex, 64, 0400);
-	return r < 0 ? err_errno(e, r, "%s", path) : own(path, k->users[CONF_USER_API], e);
+	return r < 0 ? err_errno(e, r, "%s", path) : up_own(path, k->users[CONF_USER_API], k->users[CONF_USER_API], 0400, e);
 }
 
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e)
@@ -400,7 +415,7 @@ static int key_rotate(struct cli *c, const struct conf *k, struct store *s, stru
 		uint64_t last = 0;
 
 		if (n > 0) {
-			const char *digits = strrchr(files[n - 1].name, '-') + 1;
+			const char *digits = files[n - 1].name + strlen(key_dirs[i].dir) + 1;
 
 			(void)str_to_u64_n(digits, strspn(digits, "0123456789"), 999998, &last);
 		}

@@ -1,0 +1,163 @@
+/* The option parser and the credentials. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/alloc.h"
+#include "base/str.h"
+#include "cli/cli.h"
+
+struct parsed { const char *flag, *name, *list[CLI_REPEAT_MAX + 1]; struct cli c; char *argv[16]; int n; };
+
+static struct parsed parse(int stop_after, ...)
+{
+	struct parsed p = { .c = { .command = "test" }, .argv = { (char *)"test" } };
+	const struct cli_option opts[] = {
+		{ "-f", NULL, "a flag", &p.flag, false },
+		{ "--name", "TEXT", "a value", &p.name, false },
+		{ "-e", "K=V", "a list", p.list, true },
+		{ 0 },
+	};
+	va_list ap;
+	int argc = 1;
+
+	va_start(ap, stop_after);
+	for (char *a; (a = va_arg(ap, char *));)
+		p.argv[argc++] = a;
+	va_end(ap);
+	p.n = cli_parse(&p.c, argc, p.argv, opts, stop_after);
+	return p;
+}
+
+static void options_may_stand_anywhere(void **state)
+{
+	struct parsed p = parse(-1, "a", "-f", "b", "--name", "x", "--json", "-e", "A=1", "-e", "B=2", NULL);
+
+	assert_int_equal(p.n, 2);
+	assert_string_equal(p.argv[1], "a");
+	assert_string_equal(p.argv[2], "b");
+	assert_null(p.argv[3]);
+	assert_string_equal(p.flag, "1");
+	assert_string_equal(p.name, "x");
+	assert_true(p.c.json);
+	assert_string_equal(p.list[1], "B=2");
+	assert_null(p.list[2]);
+	assert_string_equal(parse(-1, "--name=y", NULL).name, "y");
+	assert_string_equal(parse(-1, "--name=", NULL).name, "");
+}
+
+static void after_the_marker_nothing_is_an_option(void **state)
+{
+	struct parsed p = parse(-1, "--", "-f", "--name", NULL);
+
+	assert_int_equal(p.n, 2);
+	assert_null(p.flag);
+	assert_string_equal(p.argv[1], "-f");
+}
+
+/* space exec -f BOX [--] ls -f -- x */
+static void the_command_of_exec_keeps_its_own_options(void **state)
+{
+	struct parsed p = parse(1, "-f", "box", "ls", "-e", "--", "x", NULL);
+
+	assert_int_equal(p.n, 5);
+	assert_string_equal(p.flag, "1");
+	assert_string_equal(p.argv[3], "-e");
+	assert_string_equal(p.argv[4], "--");
+	p = parse(1, "box", "--", "ls", "--", "-f", NULL);
+	assert_int_equal(p.n, 4);
+	assert_string_equal(p.argv[2], "ls");
+	assert_string_equal(p.argv[3], "--");
+	assert_null(p.flag);
+}
+
+static void a_wrong_command_line_is_refused(void **state)
+{
+	assert_int_equal(parse(-1, "--nam", NULL).n, -1);
+	assert_int_equal(parse(-1, "--name", NULL).n, -1);
+	assert_int_equal(parse(-1, "-x", NULL).n, -1);
+	assert_int_equal(parse(-1, "-", NULL).n, 1);
+}
+
+static void addresses_of_the_api(void **state)
+{
+	static const struct { const char *url, *addr; } good[] = {
+		{ "http://127.0.0.1:4983", "tcp:127.0.0.1:4983" },
+		{ "http://127.0.0.1:4983/", "tcp:127.0.0.1:4983" },
+		{ "http://localhost:80", "tcp:127.0.0.1:80" },
+		{ "http://10.0.0.1", "tcp:10.0.0.1:80" },
+	};
+	static const char *const bad[] = { "https://a:1", "ftp://a", "http://", "http:///x", "http://a:1/path", "" };
+
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		struct cli c = { 0 };
+		struct err e = { 0 };
+
+		assert_int_equal(creds_set_url(&c, good[i].url, &e), 0);
+		assert_string_equal(c.addr, good[i].addr);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		struct cli c = { 0 };
+		struct err e = { 0 };
+
+		assert_true(creds_set_url(&c, bad[i], &e) < 0);
+		assert_true(e.text[0]);
+	}
+}
+
+static void credentials_are_written_and_read(void **state)
+{
+	char dir[] = "/tmp/space-test-cli-XXXXXX", path[64];
+	struct cli c = { .command = "test" };
+	struct err e = { 0 };
+	struct stat st;
+
+	assert_non_null(mkdtemp(dir));
+	unsetenv("E2B_API_URL");
+	unsetenv("E2B_API_KEY");
+	setenv("XDG_CONFIG_HOME", dir, 1);
+	assert_int_equal(creds_load(&c, &e), -ENOENT);
+	assert_non_null(strstr(e.text, "space up"));
+	assert_int_equal(creds_path(path, sizeof(path), &e), 0);
+	assert_int_equal(creds_save(path, "http://127.0.0.1:9", "e2b_00", getuid(), getgid(), &e), 0);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	assert_int_equal(creds_load(&c, &e), 0);
+	assert_string_equal(c.api_key, "e2b_00");
+	assert_string_equal(c.addr, "tcp:127.0.0.1:9");
+	setenv("E2B_API_KEY", "e2b_11", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_load(&c, &e), 0);
+	assert_string_equal(c.api_key, "e2b_11");
+	unlink(path);
+	*strrchr(path, '/') = '\0';
+	rmdir(path);
+	rmdir(dir);
+}
+
+/* What the parser says on stderr is not looked at. */
+static int quiet(void **state)
+{
+	return freopen("/dev/null", "w", stderr) ? 0 : -1;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(options_may_stand_anywhere),
+		cmocka_unit_test(after_the_marker_nothing_is_an_option),
+		cmocka_unit_test(the_command_of_exec_keeps_its_own_options),
+		cmocka_unit_test(a_wrong_command_line_is_refused),
+		cmocka_unit_test(addresses_of_the_api),
+		cmocka_unit_test(credentials_are_written_and_read),
+	};
+
+	return cmocka_run_group_tests(tests, quiet, NULL);
+}
