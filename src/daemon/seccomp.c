@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "daemon/sanitizer.h"
 
 #define SECCOMP_NEW_NAMESPACES (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | \
 				CLONE_NEWPID | CLONE_NEWNET)
@@ -111,6 +112,17 @@ static int seccomp_add(scmp_filter_ctx ctx, uint32_t action, const char *name)
 	return seccomp_rule_add(ctx, action, nr, 0);
 }
 
+static int seccomp_allow(scmp_filter_ctx ctx, const char *const *names, struct err *e)
+{
+	for (; *names; names++) {
+		int r = seccomp_add(ctx, SCMP_ACT_ALLOW, *names);
+
+		if (r < 0 && r != -EEXIST)      /* said twice, or by enosys before */
+			return err_errno(e, r, "cannot allow the system call %s", *names);
+	}
+	return 0;
+}
+
 static int seccomp_build(const char *const *const *lists, const char *const *enosys, scmp_filter_ctx *ret, struct err *e)
 {
 	bool log = str_eq(getenv("SPACE_SECCOMP"), "log");
@@ -126,14 +138,10 @@ static int seccomp_build(const char *const *const *lists, const char *const *eno
 	for (; enosys && *enosys && r == 0; enosys++)
 		r = seccomp_add(ctx, SCMP_ACT_ERRNO(ENOSYS), *enosys);
 	for (; *lists && r == 0; lists++)
-		for (const char *const *name = *lists; *name && r == 0; name++) {
-			r = seccomp_add(ctx, SCMP_ACT_ALLOW, *name);
-			if (r == -EEXIST)       /* said twice, or by enosys before */
-				r = 0;
-			if (r < 0)
-				return err_errno(e, r, "cannot allow the system call %s", *name);
-		}
-	return r < 0 ? err_errno(e, r, "cannot make the seccomp filter") : 0;
+		r = seccomp_allow(ctx, *lists, e);
+	if (r == 0)
+		r = seccomp_allow(ctx, sanitizer_syscalls, e);
+	return r < 0 && !(e && e->num) ? err_errno(e, r, "cannot make the seccomp filter") : r;
 }
 
 int seccomp_apply(const char *const *const *lists, struct err *e)

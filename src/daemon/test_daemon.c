@@ -40,6 +40,10 @@ static const struct conf conf = {
 	.api_listen = "tcp:127.0.0.1:4983",
 	.domain = "localhost",
 	.max_sandboxes = 64,
+	.kernel = "/var/cache/space/kernel/6.1/vmlinuz",
+	.initrd = "/var/cache/space/initrd/0123/initrd.gz",
+	.base_image = "/var/cache/space/base/0123/rootfs.img",
+	.template_id = "base-0123456789abcdef",
 };
 
 static int on_init(struct daemon_ctx *d, struct err *e)
