@@ -189,18 +189,22 @@ void str_b64(char *dst, const void *src, size_t n)
 {
 	const unsigned char *s = src;
 
-	for (size_t i = 0; i < n; i += 3) {
-		size_t left = n - i;
-		unsigned v = (unsigned)s[i] << 16;
+	/* Whole groups first, without a question inside: the output of commands passes here. */
+	for (; n >= 3; n -= 3, s += 3, dst += 4) {
+		unsigned v = (unsigned)s[0] << 16 | (unsigned)s[1] << 8 | s[2];
 
-		if (left > 1)
-			v |= (unsigned)s[i + 1] << 8;
-		if (left > 2)
-			v |= s[i + 2];
+		dst[0] = str_b64_alphabet[v >> 18];
+		dst[1] = str_b64_alphabet[v >> 12 & 63];
+		dst[2] = str_b64_alphabet[v >> 6 & 63];
+		dst[3] = str_b64_alphabet[v & 63];
+	}
+	if (n) {
+		unsigned v = (unsigned)s[0] << 16 | (n > 1 ? (unsigned)s[1] << 8 : 0);
+
 		*dst++ = str_b64_alphabet[v >> 18];
 		*dst++ = str_b64_alphabet[v >> 12 & 63];
-		*dst++ = left > 1 ? str_b64_alphabet[v >> 6 & 63] : '=';
-		*dst++ = left > 2 ? str_b64_alphabet[v & 63] : '=';
+		*dst++ = n > 1 ? str_b64_alphabet[v >> 6 & 63] : '=';
+		*dst++ = '=';
 	}
 	*dst = '\0';
 }
