@@ -186,10 +186,10 @@ static bool skip_request_field(const char *name, void *arg)
 		if (str_ieq(name, names[i]))
 			return true;
 	if (str_ieq(name, "Authorization")) {
-		/* The user's name of the guest; other schemes are credentials for us. */
+		/* The user's name of the guest; other schemes are credentials for us. A signed address says its user, in the signature. */
 		const char *value = http_get(h, "Authorization");
 
-		return http_count(h, "Authorization") > 1 || strncasecmp(value, "Basic ", 6) != 0;
+		return !http_get(h, "X-Access-Token") || http_count(h, "Authorization") > 1 || strncasecmp(value, "Basic ", 6) != 0;
 	}
 	return strncasecmp(name, "Space-", 6) == 0 || strncasecmp(name, "E2b-", 4) == 0;
 }
@@ -199,7 +199,8 @@ static int put_node_head(struct buf *b, const struct http_head *h, const char *c
 	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
 	int r = http_put_request(b, h->method, h->target);
 
-	if (r == 0 && !http_get(h, "Host"))
+	/* A client that names Host as hop-by-hop would have it taken out below. */
+	if (r == 0 && (!http_get(h, "Host") || http_has_token(h, "Connection", "Host")))
 		r = http_put_field(b, "Host", h->host ? h->host : "sandbox");
 	if (r == 0)
 		r = http_put_forward(b, h, skip_request_field, (void *)h);

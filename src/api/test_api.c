@@ -693,6 +693,29 @@ static void test_data(void **state)
 
 #define DATA(line) line " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
 
+/* What a client may not say with what it has: another user than the signed one; and that Host ends here. */
+static void test_client_fields(void **state)
+{
+	struct rig *g = *state;
+	struct box b = create(g, "{\"templateID\":\"base\"}");
+	unsigned char hash[32];
+	char b64[64], signature[200] = "";
+	autofree char *text = x_asprintf("/x:read::%s", b.token);
+
+	crypto_hash_sha256(hash, (const unsigned char *)text, strlen(text));
+	str_b64(b64, hash, 32);
+	b64[strcspn(b64, "=")] = '\0';
+	for (char *p = b64; *p; p++)
+		str_format(signature + strlen(signature), sizeof(signature) - strlen(signature), "%%%02X", *p);
+	assert_int_equal(ask(g, "GET /files?path=/x&signature=v1_%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
+				"E2b-Sandbox-Port: 49983\r\nAuthorization: Basic cm9vdDo=\r\nX-Keep: 1\r\n\r\n", signature, b.id), 200);
+	assert_non_null(strstr(g->last_head, "X-Keep: 1\r\n"));
+	assert_null(strstr(g->last_head, "Authorization"));
+
+	assert_int_equal(ask(g, DATA("GET /envs") "Connection: Host\r\n\r\n", b.id, b.token), 200);
+	assert_non_null(strstr(g->last_head, "Host: x\r\n"));
+}
+
 static void test_refusals(void **state)
 {
 	struct rig *g = *state;
@@ -828,7 +851,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fields), cmocka_unit_test(test_token), cmocka_unit_test(test_signature),
-		cmocka_unit_test(test_control_find),
+		cmocka_unit_test(test_control_find), T(test_client_fields),
 		T(test_life), T(test_bad_requests), T(test_list), T(test_create_fails), T(test_data), T(test_refusals), T(test_node_away),
 		T(test_cut), T(test_key_revoked),
 	};
