@@ -93,12 +93,27 @@ static int db_make_file(const char *path, struct err *e)
 	return 0;
 }
 
+/*
+ * The file lies in a folder of a service, and root opens it too: what the service puts there as a link is not followed.
+ * SQLite looks at the whole path, and a folder above may well be a link.
+ */
+static char *db_real_path(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	autofree char *dir = slash ? x_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : x_strdup(".");
+	autofree char *real = realpath(dir, NULL);
+
+	return real ? x_asprintf("%s/%s", real, slash ? slash + 1 : path) : NULL;
+}
+
 int db_open(const char *path, struct db **ret, struct err *e)
 {
 	struct db *db = x_alloc(sizeof(*db));
-	int r = db_make_file(path, e);
+	autofree char *real = db_real_path(path);
+	int r = real ? db_make_file(real, e) : err_errno(e, -errno, "database");
 
-	if (r == 0 && sqlite3_open_v2(path, &db->sq, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+	if (r == 0 && sqlite3_open_v2(real, &db->sq, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW,
+				      NULL) != SQLITE_OK)
 		r = db_fail(db, e);
 	if (r == 0) {
 		sqlite3_extended_result_codes(db->sq, 1);

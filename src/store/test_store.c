@@ -194,6 +194,28 @@ static void test_not_a_database(void **st)
 
 /* ---- Keys, nodes, bundle, templates ---- */
 
+/* Root opens it in a folder of space-api's: a link there would make it write elsewhere. */
+static void test_link(void **st)
+{
+	char target[80], link[80], link_url[96], folder[80], through[120];
+	struct store *opened = NULL;
+
+	str_format(target, sizeof(target), "%s/elsewhere", dir);
+	str_format(link, sizeof(link), "%s/link.db", dir);
+	str_format(link_url, sizeof(link_url), "sqlite:%s", link);
+	assert_int_equal(symlink(target, link), 0);
+	assert_true(store_open(link_url, &opened, &e) < 0);
+	assert_int_equal(access(target, F_OK), -1);
+	unlink(link);
+	/* A link above the folder is the administrator's. */
+	str_format(folder, sizeof(folder), "%s/folder", dir);
+	str_format(through, sizeof(through), "sqlite:%s/%s", folder, "space.db");
+	assert_int_equal(symlink(dir, folder), 0);
+	assert_int_equal(store_open(through, &opened, &e), 0);
+	store_close(opened);
+	unlink(folder);
+}
+
 static void test_keys(void **st)
 {
 	struct store_key k, *list;
@@ -917,7 +939,7 @@ static int drop_dir(void **st)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(test_open), T(test_durable), T(test_newer_schema), T(test_not_a_database), T(test_keys), T(test_nodes), T(test_bundle),
+		T(test_open), T(test_durable), T(test_newer_schema), T(test_not_a_database), T(test_link), T(test_keys), T(test_nodes), T(test_bundle),
 		T(test_templates), T(test_create), T(test_activation_unique), T(test_create_fails),
 		T(test_reason_is_cut_between_characters), T(test_life), T(test_start_fails), T(test_observed), T(test_queue),
 		T(test_queue_behind_failure), T(test_lease), T(test_release), T(test_superseded), T(test_list), T(test_race),
