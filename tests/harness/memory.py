@@ -28,11 +28,13 @@ def processes_of(node):
         if not p.isdigit():
             continue
         try:
-            uid = os.stat(f"/proc/{p}").st_uid
             with open(f"/proc/{p}/status") as f:
-                uid = int([line for line in f if line.startswith("Uid:")][0].split()[1])
-        except (OSError, IndexError):
+                status = dict(line.split(":", 1) for line in f if ":" in line)
+            uid = int(status["Uid"].split()[0])
+        except (OSError, KeyError):
             continue
+        if "Z" in status["State"] and int(status["PPid"]) == 1:
+            continue                # an orphan that has ended; the machine's init takes it away when it likes
         if node.uid_base <= uid < node.uid_base + 4 * node.max_sandboxes or node.service_uid <= uid < node.service_uid + 4:
             found.append(int(p))
     return found
