@@ -272,11 +272,11 @@ static int run_sweep(struct child_task *t, struct err *e)
 	struct slots_seen seen;
 	int r = sweep_run(t, e);
 
-	if (r == 0)
-		r = slots_scan(&t->nm->slots, &seen, e);
-	if (r == 0)
-		rep->clean = !slots_seen_has(&seen, (uint32_t)t->x->rec.slot);
-	return r;
+	if (r < 0)
+		return r;
+	slots_scan_objects(&t->nm->slots, &seen);
+	rep->clean = !slots_seen_has(&seen, (uint32_t)t->x->rec.slot);
+	return 0;
 }
 
 static void answer_waiters(struct exec *x, const struct err *e)
@@ -444,6 +444,7 @@ static void op_spawn(struct op_call *c)
 	enum vmm_accel accel;
 	uint32_t slot = 0;
 	struct exec *x;
+	char key[CHILD_KEY_MAX];
 
 	if (vmm_mode_of(req->mode, &mode) < 0 || mode == VMM_PROBE || vmm_accel_of(req->accel, &accel) < 0 ||
 	    !template_name_ok(req->template)) {
@@ -452,6 +453,12 @@ static void op_spawn(struct op_call *c)
 	}
 	if (exec_of_sandbox(c->nm, req->sandbox)) {
 		op_fail_with(c, -EBUSY, "execution-exists", "another execution of this sandbox is there");
+		return;
+	}
+	/* A template that is being committed must not get another writer. */
+	str_format(key, sizeof(key), "template %s", req->template);
+	if (mode == VMM_TEMPLATE && child_busy(c->nm, key)) {
+		op_fail_with(c, -EBUSY, "busy", "another operation on this template is running");
 		return;
 	}
 	if (take_slot(c->nm, &slot, &e) < 0) {

@@ -156,19 +156,24 @@ static void mark_ipc(const struct slots_mark *m, const char *path)
 		mark_ipc_line(m, head, line);
 }
 
-int slots_scan(const struct slots *s, struct slots_seen *ret, struct err *e)
+void slots_scan_objects(const struct slots *s, struct slots_seen *ret)
 {
 	struct slots_mark m = { .s = s, .seen = ret };
-	int r;
 
 	memset(ret, 0, sizeof(*ret));
-	r = slots_each_process(s->uid_base, SLOT_UIDS * s->n, mark_process, &m);
-	if (r < 0)
-		return err_errno(e, r, "/proc cannot be read");
 	mark_folder(&m, "/dev/shm");
 	mark_folder(&m, "/dev/mqueue");
 	mark_ipc(&m, "/proc/sysvipc/shm");
 	mark_ipc(&m, "/proc/sysvipc/msg");
 	mark_ipc(&m, "/proc/sysvipc/sem");
-	return 0;
+}
+
+int slots_scan(const struct slots *s, struct slots_seen *ret, struct err *e)
+{
+	struct slots_mark m = { .s = s, .seen = ret };
+	int r;
+
+	slots_scan_objects(s, ret);
+	r = slots_each_process(s->uid_base, SLOT_UIDS * s->n, mark_process, &m);
+	return r < 0 ? err_errno(e, r, "/proc cannot be read") : 0;
 }

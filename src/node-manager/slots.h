@@ -35,6 +35,7 @@ void slots_refresh(struct slots *s, const struct slots_seen *seen);
 
 /* Looks through /proc, /dev/shm, /dev/mqueue and /proc/sysvipc. Takes some ms: for children and the start. */
 int slots_scan(const struct slots *s, struct slots_seen *ret, struct err *e);
+void slots_scan_objects(const struct slots *s, struct slots_seen *ret);  /* the same without processes */
 bool slots_seen_has(const struct slots_seen *seen, uint32_t slot);
 
 /* Calls fn for each process (zombies left out) whose real, effective or saved uid is in [first, first + n). */

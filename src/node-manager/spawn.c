@@ -1,11 +1,12 @@
 /*
  * Theory of operation
  *
- *	1 uids unused  2 cgroups  3 sockets  4 disk and memory  5 network namespace, TAP  6 jail: three processes
- *	7 QMP connection, peer checked  8 record  9 "go" to jail-init
+ *	1 cgroups  2 sockets  3 disk and memory  4 network namespace, TAP  5 jail: three processes
+ *	6 QMP connection, peer checked  7 record  8 "go" to jail-init
  *
- * The record is the point of return: before it, the death of this child ends the processes (jail.c), and the sweep finds
- * the rest by its name. Between 8 and 9 the processes end too, and the record says whose remains they are.
+ * That the uids are unused was seen when the slot became free. The record is the point of return: before it, the death of
+ * this child ends the processes (jail.c), and the sweep finds the rest by its name. Between 7 and 8 the processes end too, and
+ * the record says whose remains they are.
  */
 #include "node-manager/spawn.h"
 
@@ -50,22 +51,12 @@ static int spawn_fault(const char *step, struct err *e)
 	return r < 0 ? err_errno(e, r, "failpoint %s", step) : 0;
 }
 
-static int step_begin(struct spawn *s, struct err *e)
+static int step_cgroups(struct spawn *s, struct err *e)
 {
-	struct slots_seen seen;
 	int r = spawn_fault("nm.spawn.begin", e);
 
 	if (r == 0)
-		r = slots_scan(&s->nm->slots, &seen, e);
-	if (r == 0 && slots_seen_has(&seen, (uint32_t)s->rec.slot))
-		r = err_set_code(e, -EBUSY, "uid-in-use", "something on this machine still has a uid of slot %llu",
-				 (unsigned long long)s->rec.slot);
-	return r;
-}
-
-static int step_cgroups(struct spawn *s, struct err *e)
-{
-	int r = spawn_fault("nm.spawn.cgroups", e);
+		r = spawn_fault("nm.spawn.cgroups", e);
 
 	return r < 0 ? r : cgroup_make(&s->nm->cgroups, s->name, s->vmm.memory_mib, s->vmm.vcpus, e);
 }
@@ -272,7 +263,7 @@ static int step_go(struct spawn *s, struct err *e)
 }
 
 static int (*const spawn_steps[])(struct spawn *s, struct err *e) = {
-	step_begin, step_cgroups, step_sockets, step_disk, step_net, step_jail, step_record, step_go,
+	step_cgroups, step_sockets, step_disk, step_net, step_jail, step_record, step_go,
 };
 
 static int spawn_prepare(struct spawn *s, struct err *e)

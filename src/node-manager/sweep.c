@@ -24,7 +24,7 @@
 #define SWEEP_POLL_MS_MAX 20
 #define SWEEP_NAMES_MAX 4096
 
-struct sweep_kill { uid_t first; int n; };
+struct sweep_kill { int n; };
 
 static void kill_process(pid_t pid, uid_t uid, void *arg)
 {
@@ -56,11 +56,13 @@ static bool kill_all(struct nm *nm, const char *name, const struct exec_record *
 {
 	bool recorded = kill_recorded(rec);
 	struct sweep_kill k = { 0 };
-	int in_groups = cgroup_kill(&nm->cgroups, name);
 
+	if (cgroup_kill(&nm->cgroups, name) > 0 || recorded)
+		return true;
+	/* All of /proc, some ms: only when the quick ways find nothing any more. */
 	if (slot != SWEEP_NO_SLOT)
 		slots_each_process(slots_uid(&nm->slots, (uint32_t)slot, SLOT_VMM), SLOT_UIDS, kill_process, &k);
-	return recorded || in_groups > 0 || k.n > 0;
+	return k.n > 0;
 }
 
 static int end_processes(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot, struct err *e)

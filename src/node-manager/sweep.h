@@ -10,7 +10,7 @@
 
 /*
  * Ends every process (by record, by cgroup, by uid), waits until they are gone, removes namespace, sockets, cgroups and,
- * last, the record. slot: SWEEP_NO_SLOT when unknown. What is not there is no error: it can be repeated at any point.
+ * last, the record. Then no process has a uid of the slot. slot: SWEEP_NO_SLOT when unknown. What is not there is no error: it can be repeated at any point.
  */
 int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot, struct err *e);
 int sweep_run(struct child_task *t, struct err *e);      /* the same for t->x, in a child */
