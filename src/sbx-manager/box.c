@@ -23,6 +23,7 @@ static void box_free(struct box *b)
 	box_unwatch(b);
 	lease_cut_all(b);
 	loop_timer_stop(&b->retry);
+	loop_timer_stop(&b->finish);
 	map_del(b->s->boxes, b->rec.id.sandbox);
 	list_del(&b->node);
 	free(b);

@@ -1,4 +1,7 @@
-/* An execution that ended by itself: seen by its VMM's connection, by the bridge, by node-manager. One crash job clears up. */
+/*
+ * An execution that ended by itself: seen by its VMM's connection, by the bridge, by node-manager. One crash job clears up.
+ * And what a job that failed has left half done: it is brought to its end, again and again, whether somebody asks or not.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +11,7 @@
 #include "base/str.h"
 #include "sbx-manager/job.h"
 
+#define CRASH_FINISH_MS 2000             /* for whoever asked to ask again first */
 #define CRASH_RETRY_MS 1000              /* when node-manager could not clear it away */
 
 static void crash_again(struct loop_timer *t)
@@ -65,6 +69,28 @@ void crash_after_job(struct box *b)
 		crash_start(b);
 	else
 		b->crashed = false;
+}
+
+static void crash_finish(struct loop_timer *t)
+{
+	struct box *b = t->arg;
+
+	if (b->jobs == 0 && life_in_transition(b->rec.state))
+		job_start(job_new(b->s, "finish", b->rec.id.sandbox, "", lifecycle_finish));
+}
+
+void crash_job_failed(struct box *b, const struct err *e)
+{
+	char reason[RECORD_REASON_MAX];
+
+	if (life_in_transition(b->rec.state))
+		loop_timer_set(b->s->loop, &b->finish, CRASH_FINISH_MS, crash_finish, b);
+	if (!life_serves(b->rec.state) || !b->ending || b->crashed)
+		return;
+	/* Its end was begun and not finished: it serves nobody any more. */
+	b->ending = false;
+	str_format(reason, sizeof(reason), "its end was begun: %s", e->text);
+	crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, reason);
 }
 
 void crash_on_nm_event(const char *name, json_t *a, void *arg)

@@ -78,15 +78,18 @@ static void job_run(void *arg)
 static void job_done(void *arg)
 {
 	struct job *j = arg;
-	struct box *b = j->sandbox[0] ? box_find(j->s, j->sandbox) : NULL;
+	struct box *b;
 
 	if (j->done)
 		j->done(j);
 	else
 		job_answer(j);
+	b = j->sandbox[0] ? box_find(j->s, j->sandbox) : NULL;
 	if (b) {
 		b->jobs -= b->jobs > 0;
 		crash_after_job(b);
+		if (j->e.num < 0)
+			crash_job_failed(b, &j->e);
 	}
 	job_free(j);
 }

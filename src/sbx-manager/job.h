@@ -84,6 +84,7 @@ int adopt_sweep(struct job *j, struct err *e);       /* running records whose ex
 
 /* ---- lifecycle.c ---- */
 int lifecycle_crash(struct job *j, struct err *e);
+int lifecycle_finish(struct job *j, struct err *e);  /* what a failed job has left in the middle */
 int lifecycle_look(struct job *j, struct err *e);    /* does it still run? */
 int lifecycle_stop(struct job *j, struct err *e);
 

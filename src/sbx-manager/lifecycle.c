@@ -366,6 +366,28 @@ int lifecycle_crash(struct job *j, struct err *e)
 	return 0;
 }
 
+/* Nobody waits for this: a create that failed is undone, a start ends stopped, a stop or delete goes on. */
+int lifecycle_finish(struct job *j, struct err *e)
+{
+	enum life_state st;
+	int r = record_get(j->s->db, j->sandbox, &j->rec, e);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	st = j->rec.state;
+	if (!life_in_transition(st))
+		return 0;
+	r = exec_end(j, false, e);
+	if (r == 0 && (st == LIFE_CREATING || st == LIFE_DELETING))
+		r = lifecycle_disk(j, NM_DISK_DELETE, e);
+	if (r == 0)
+		r = job_set_state(j, st == LIFE_CREATING || st == LIFE_DELETING ? LIFE_NONE : LIFE_STOPPED, NULL, e);
+	/* No tombstone: this generation may still be made. */
+	if (r == 0 && st == LIFE_CREATING)
+		r = record_drop(j->s->db, j->sandbox, e);
+	return r;
+}
+
 struct lifecycle_seen { struct job *j; const char *reason; };
 
 static void lifecycle_seen_in_loop(void *arg)

@@ -64,7 +64,7 @@ struct box {
 	struct ipc_client *control;
 	/* It ended by itself while a job was there: looked at after it. */
 	bool crashed;
-	struct loop_timer retry;
+	struct loop_timer retry, finish;
 	uint64_t crash_generation;
 	enum life_event crash_event;
 	char crash_reason[RECORD_REASON_MAX];
@@ -134,6 +134,7 @@ int box_path(struct sbx *s, char dst[PATH_MAX], const char *sandbox, uint64_t ge
 /* ---- crash.c (loop's thread) ---- */
 void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum life_event ev, const char *reason);
 void crash_after_job(struct box *b);
+void crash_job_failed(struct box *b, const struct err *e);
 void crash_on_nm_event(const char *name, json_t *a, void *arg);
 
 /* ---- admit.c, lease.c, bundle.c, report.c, lifecycle.c, template.c: handlers of the table ---- */
