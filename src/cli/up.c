@@ -519,8 +519,9 @@ static int parse_size(const char *s, uint64_t *ret)
 }
 
 /* LIB is where our own executable was installed: PREFIX/bin/space -> PREFIX/lib/space. */
-static char *default_lib_dir(void)
+static const char *default_lib_dir(void)
 {
+	static char dir[PATH_MAX];
 	char exe[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 	char *slash;
@@ -532,10 +533,10 @@ static char *default_lib_dir(void)
 		slash = strrchr(exe, '/');
 		if (slash && str_eq(slash, "/bin")) {
 			*slash = '\0';
-			return x_asprintf("%s/lib/space", exe);
+			(void)str_format(dir, sizeof(dir), "%s/lib/space", exe);
 		}
 	}
-	return x_strdup("/usr/local/lib/space");
+	return dir[0] ? dir : "/usr/local/lib/space";
 }
 
 struct up_strings { const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base, *max, *no_demo; };
@@ -624,7 +625,7 @@ static int up_with(struct cli *c, struct up *u)
 
 int cmd_up(struct cli *c, int argc, char **argv)
 {
-	struct up *u = x_alloc(sizeof(*u));
+	autofree struct up *u = x_alloc(sizeof(*u));
 	int r;
 
 	u->cli = c;
@@ -658,7 +659,7 @@ static int signal_holder(struct cli *c, int fd, const char *path, struct err *e)
 
 int cmd_down(struct cli *c, int argc, char **argv)
 {
-	struct up *u = x_alloc(sizeof(*u));
+	autofree struct up *u = x_alloc(sizeof(*u));
 	struct err e = { 0 };
 	struct stat st;
 	int r;

@@ -186,7 +186,8 @@ int list_run(struct child_task *t, struct err *e)
 	list_mounts(&l);
 	list_subvolumes(&l, DISK_SANDBOXES);
 	list_subvolumes(&l, DISK_TEMPLATES);
-	qsort(l.items, l.n, sizeof(*l.items), cmp_item);
+	if (l.n)
+		qsort(l.items, l.n, sizeof(*l.items), cmp_item);
 	rep->items = json_array();
 	for (size_t i = req->cursor; i < l.n && i < req->cursor + LIST_PAGE_ITEMS; i++)
 		json_array_append_new(rep->items, item_json(&l.items[i]));
