@@ -1,5 +1,6 @@
 """A node of the tests' own: instance, folders, uids and port that no other node uses; the real programs from build/stage."""
 
+import glob
 import json
 import os
 import shutil
@@ -68,7 +69,7 @@ class Node:
 
     def env(self, **more):
         env = {k: v for k, v in os.environ.items() if not k.startswith("E2B_") and k not in ("SUDO_UID", "NOTIFY_SOCKET")}
-        env.update(XDG_CONFIG_HOME=self.config, HOME=self.dir, **more)
+        env.update({"XDG_CONFIG_HOME": self.config, "HOME": self.dir, **more})
         return env
 
     def options(self):
@@ -97,6 +98,7 @@ class Node:
         """Ends the node and removes its folders; a failed test's logs stay when SPACE_TEST_KEEP is set."""
         if self.is_up or os.path.exists(self.run):
             self.down(check=False)
+        reports = self.sanitizer_reports()
         if not os.environ.get("SPACE_TEST_KEEP"):
             shutil.rmtree(self.dir, ignore_errors=True)
         elif os.path.exists(self.state + "/storage.img") and not os.path.ismount(self.state + "/data"):
@@ -104,6 +106,21 @@ class Node:
         lock = self.run + ".lock"
         if os.path.exists(lock):
             os.unlink(lock)
+        if reports:
+            raise AssertionError("reports of sanitizers:\n" + "\n".join(reports))
+
+    def sanitizer_reports(self):
+        """What ASan and UBSan wrote into the logs, when the programs have them (tests/run says so)."""
+        if not os.environ.get("SPACE_TEST_SANITIZED"):
+            return []
+        found = []
+        for path in [self.log_path, *glob.glob(f"{self.state}/log/*")]:
+            with open(path, errors="replace") as f:
+                lines = f.read().splitlines()
+            marks = [i for i, line in enumerate(lines) if "Sanitizer" in line or "runtime error:" in line]
+            if marks:
+                found += [f"--- {os.path.basename(path)}", *lines[max(0, marks[0] - 1):marks[0] + 40]]
+        return found
 
     def __enter__(self):
         self.up()
