@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,8 @@
 #define BACKOFF_MAX_MS 5000
 #define BACKOFF_FORGET_MS 10000       /* lived this long: the next death is a first one again */
 #define END_GRACE_MS 5000
-#define LOG_FILE_MAX (16 << 20)       /* at a start, a larger log becomes NAME.log.1 */
+#define LOG_FILE_MAX (16 << 20)       /* a larger log becomes NAME.log.1 */
+#define LOG_CHECK_MS 2000
 #define LIFELINE_FD 3
 
 enum proc_state { PROC_DOWN, PROC_UP, PROC_WAITS, PROC_ENDED };
@@ -43,6 +45,7 @@ struct up_proc {
 	const struct conf *conf;
 	int lifeline[2];
 	struct proc procs[5];
+	struct loop_timer log_timer;
 	bool ending;
 	int end_at;                   /* index of the one that is ending; counts down */
 	struct loop_timer end_timer;
@@ -52,17 +55,55 @@ struct up_proc {
 
 static const char *const proc_names[] = { "node-manager", "sbx-manager", "node-api", "space-api", "space-control" };
 
+/*
+ * Anybody who can reach the API makes lines, so a log must not grow for as long as its daemon lives. The daemon keeps its
+ * descriptor (O_APPEND): the text is moved over and the file cut. What is written in between is lost, a few lines at most.
+ */
+static int move_log(const char *path, const char *old)
+{
+	autoclose int in = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	autoclose int out = -1;
+	struct stat st;
+	ssize_t n;
+
+	if (in < 0 || fstat(in, &st) < 0 || st.st_size <= LOG_FILE_MAX)
+		return 0;
+	unlink(old);
+	out = open(old, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0640);
+	while (out >= 0 && (n = sendfile(out, in, NULL, LOG_FILE_MAX)) > 0)
+		;
+	/* Cut even if the old text could not be kept: the disk may be full of it. */
+	return ftruncate(in, 0) < 0 ? -errno : 0;
+}
+
+static int log_paths(const struct conf *k, const char *name, char path[PATH_MAX], char old[PATH_MAX])
+{
+	return conf_path(k, path, CONF_STATE, "log/%s.log", name) < 0 || conf_path(k, old, CONF_STATE, "log/%s.log.1", name) < 0 ?
+		       -ENAMETOOLONG : 0;
+}
+
 static int open_log(const struct conf *k, const char *name)
 {
 	char path[PATH_MAX], old[PATH_MAX];
-	struct stat st;
+	int r = log_paths(k, name, path, old);
 
-	if (conf_path(k, path, CONF_STATE, "log/%s.log", name) < 0 || conf_path(k, old, CONF_STATE, "log/%s.log.1", name) < 0)
-		return -ENAMETOOLONG;
-	if (stat(path, &st) == 0 && st.st_size > LOG_FILE_MAX)
-		rename(path, old);
+	if (r == 0)
+		r = move_log(path, old);
+	if (r < 0)
+		return r;
 	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640);
 	return fd < 0 ? -errno : fd;
+}
+
+static void check_logs(struct loop_timer *t)
+{
+	struct up_proc *s = t->arg;
+	char path[PATH_MAX], old[PATH_MAX];
+
+	for (size_t i = 0; i < ARRAY_LEN(proc_names); i++)
+		if (log_paths(s->conf, proc_names[i], path, old) == 0)
+			move_log(path, old);
+	loop_timer_set(s->loop, &s->log_timer, LOG_CHECK_MS, check_logs, s);
 }
 
 static void child(struct up_proc *s, const char *name, int log)
@@ -172,6 +213,14 @@ int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_p
 	return 0;
 }
 
+static void watch_logs(void *arg)
+{
+	struct up_proc *s = arg;
+
+	if (!s->ending)
+		loop_timer_set(s->loop, &s->log_timer, LOG_CHECK_MS, check_logs, s);
+}
+
 int up_proc_start(struct up_proc *s, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(s->procs); i++) {
@@ -180,6 +229,7 @@ int up_proc_start(struct up_proc *s, struct err *e)
 		if (r < 0)
 			return r;
 	}
+	loop_post(s->loop, watch_logs, s);           /* this is the story's thread */
 	return 0;
 }
 
@@ -209,6 +259,7 @@ static void end_next(struct up_proc *s)
 void up_proc_end(struct up_proc *s, void (*done)(void *arg), void *arg)
 {
 	s->ending = true;
+	loop_timer_stop(&s->log_timer);
 	s->done = done;
 	s->done_arg = arg;
 	s->end_at = (int)ARRAY_LEN(s->procs) - 1;

@@ -26,6 +26,7 @@
 #include "daemon/seccomp.h"
 
 #define DAEMON_CAPS_MAX 64
+#define DAEMON_FILES 65536               /* a stream is two descriptors in node-api; a shell's limit is often 1024 */
 #define DAEMON_ARENAS 2                  /* of malloc; the default, 8 a core, keeps memory for every thread */
 
 enum { DAEMON_EXIT_FAILED = 1, DAEMON_EXIT_USAGE = 2 };
@@ -213,10 +214,25 @@ static void daemon_notify(int fd, const char *text)
 		log_warn("supervisor does not listen for readiness");
 }
 
+/* While we are root; else as many as there may be. */
+static int daemon_raise_files(struct err *e)
+{
+	struct rlimit lim = { DAEMON_FILES, DAEMON_FILES };
+
+	if (setrlimit(RLIMIT_NOFILE, &lim) == 0)
+		return 0;
+	if (getrlimit(RLIMIT_NOFILE, &lim) < 0)
+		return err_errno(e, -errno, "cannot read the limit of descriptors");
+	lim.rlim_cur = lim.rlim_max;
+	return setrlimit(RLIMIT_NOFILE, &lim) < 0 ? err_errno(e, -errno, "cannot raise the limit of descriptors") : 0;
+}
+
 static int daemon_prepare(struct daemon_ctx *d, struct loop_io *lifeline, struct err *e)
 {
-	int r = 0;
+	int r = daemon_raise_files(e);
 
+	if (r < 0)
+		return r;
 	d->loop = loop_new();
 	if (!d->loop)
 		return err_errno(e, -errno, "cannot make the event loop");

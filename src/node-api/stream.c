@@ -23,6 +23,7 @@
 #include "routes/routes.h"
 
 #define LEASE_END_TIMEOUT_MS 60000
+#define ADMISSION_FORGET_MS (24 * 3600 * 1000)     /* sbx-manager answers or its connection breaks long before */
 #define HEAD_MAX (2 * HTTP_HEAD_MAX)
 
 struct stream {
@@ -188,11 +189,51 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	buf_done(&head);
 }
 
+/*
+ * An admission that is waited for. The answer may come after the client was told that it took too long; the lease that it
+ * brings is held here by then, so it must be ended here. So the call itself has no limit that counts.
+ */
+struct admission {
+	struct node *node;
+	struct node_call *c;             /* NULL: given up */
+	struct loop_timer timer;
+	char req_id[IPC_REQ_ID_MAX + 1];
+};
+
+static void admission_overdue(struct loop_timer *t)
+{
+	struct admission *a = t->arg;
+	struct node_call *c = TAKE(a->c);
+	struct err e = { 0 };
+
+	err_set(&e, -ETIMEDOUT, "%s: no answer in time", sbx_ops[SBX_ADMIT].name);
+	node_refuse(c, &e);
+}
+
+static void admission_late(struct admission *a, const struct sbx_admit_rep *rep, int *fds, size_t n_fds)
+{
+	log_warn("a request was admitted too late", F_REQ(a->req_id), F_STR("sandbox", rep->sandbox), F_UINT("lease", rep->lease));
+	for (size_t i = 0; i < n_fds; i++) {
+		shutdown(fds[i], SHUT_RDWR);
+		fd_close(fds[i]);
+	}
+	lease_end(a->node, rep->lease, a->req_id);
+}
+
 static void admitted(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
-	struct node_call *c = arg;
+	struct admission *a = arg;
+	struct node_call *c = a->c;
 	struct err missing = { 0 };
 
+	loop_timer_stop(&a->timer);
+	if (!c) {
+		if (!e)
+			admission_late(a, rep, fds, n_fds);
+		free(a);
+		return;
+	}
+	free(a);
 	if (!e && n_fds != 1) {
 		err_set(&missing, -EPROTO, "sbx-manager admitted the request without a stream.");
 		e = &missing;
@@ -204,6 +245,17 @@ static void admitted(void *arg, const struct err *e, const void *rep, int *fds, 
 		return;
 	}
 	stream_begin(c, rep, fds[0]);
+}
+
+static void admission_begin(struct node_call *c, const struct sbx_admit *q)
+{
+	struct admission *a = x_alloc(sizeof(*a));
+
+	a->node = c->node;
+	a->c = c;
+	str_copy(a->req_id, sizeof(a->req_id), c->req_id);
+	loop_timer_set(a->node->loop, &a->timer, a->node->conf.admit_timeout_ms, admission_overdue, a);
+	ipc_client_call(a->node->sbx, &sbx_ops[SBX_ADMIT], a->req_id, q, NULL, 0, ADMISSION_FORGET_MS, admitted, a);
 }
 
 void node_forward(struct node_call *c)
@@ -227,7 +279,7 @@ void node_forward(struct node_call *c)
 	str_copy(a.capability, sizeof(a.capability), c->capability);
 	str_copy(a.purpose, sizeof(a.purpose), id_purpose_names[ID_PURPOSE_CONTROL]);
 	str_copy(a.access, sizeof(a.access), id_access_names[route->access]);
-	ipc_client_call(c->node->sbx, &sbx_ops[SBX_ADMIT], c->req_id, &a, NULL, 0, c->node->conf.admit_timeout_ms, admitted, c);
+	admission_begin(c, &a);
 	explicit_bzero(&a, sizeof(a));
 }
 

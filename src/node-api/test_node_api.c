@@ -440,6 +440,27 @@ static void test_stranger(void **state)
 	close(sv[0]);
 }
 
+/* An admission that comes after the client was told no: its lease is ended, not forgotten. */
+static void test_admitted_late(void **state)
+{
+	struct rig *g = *state;
+
+	g->node->conf.admit_timeout_ms = 50;
+	g->hold = true;
+	ask(g, "forward", "GET /health", CAP, "");
+	WAIT(g, has(&g->in, "HTTP/1.1 504 "));
+	assert_non_null(g->held);
+	grant(g, g->held);
+	WAIT(g, g->lease_ends == 1 && g->bridge_eof);
+	assert_int_equal(g->ended_lease, g->lease);
+	assert_int_equal(buf_len(&g->guest), 0);
+	assert_int_equal(g->node->n_streams, 0);
+	g->hold = false;
+	g->node->conf.admit_timeout_ms = 5000;
+	ask(g, "forward", "GET /health", CAP, "");
+	WAIT(g, has(&g->guest, "GET /health"));
+}
+
 /* sbx-manager dies: what waits for it is answered, and the next request works after it has come back. */
 static void test_sbx_restarts(void **state)
 {
@@ -467,7 +488,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_forward), T(test_refusals), T(test_misuse), T(test_calls), T(test_revoked), T(test_client_leaves),
-		T(test_guest_breaks), T(test_stranger), T(test_sbx_restarts),
+		T(test_guest_breaks), T(test_admitted_late), T(test_stranger), T(test_sbx_restarts),
 	};
 
 	log_open("test", "test");

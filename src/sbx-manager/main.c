@@ -1,28 +1,12 @@
 /* sbx-manager; what it does stands in sbx.h. */
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
 #include "sbx-manager/job.h"
 
-#define SBX_FILES_MAX 65536              /* a lease is one descriptor */
-
 static const char *const sbx_syscalls[] = { "memfd_create", NULL };
-
-static int sbx_main_init(struct daemon_ctx *d, struct err *e)
-{
-	struct rlimit lim = { SBX_FILES_MAX, SBX_FILES_MAX };
-
-	if (setrlimit(RLIMIT_NOFILE, &lim) == 0)
-		return 0;
-	/* Not root: as much as there is. */
-	getrlimit(RLIMIT_NOFILE, &lim);
-	lim.rlim_cur = lim.rlim_max;
-	return setrlimit(RLIMIT_NOFILE, &lim) < 0 ? err_errno(e, -errno, "The limit of descriptors") : 0;
-}
 
 static void sbx_main_adopted(struct job *j)
 {
@@ -64,7 +48,6 @@ static const struct daemon_def sbx_daemon = {
 	.name = "sbx-manager",
 	.user = "space-sbx",
 	.syscalls = sbx_syscalls,
-	.init = sbx_main_init,
 	.start = sbx_main_start,
 	.stop = sbx_main_stop,
 };
