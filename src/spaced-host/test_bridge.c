@@ -35,6 +35,13 @@
 #define STREAMS_MAX 2048
 #define WAIT_MS 20000
 
+/* The sanitizers' runtimes make system calls of their own and keep memory. */
+#ifdef __SANITIZE_ADDRESS__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
 static const char *bridge_path;
 static const uint8_t activation[ID_ACTIVATION_BYTES] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
 
