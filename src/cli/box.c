@@ -55,6 +55,8 @@ int box_find(struct cli *c, const char *name, struct box *ret, struct err *e)
 		return r;
 	(void)str_format(target, sizeof(target), "/sandboxes/%s", ret->id);
 	r = api_call(c, "GET", target, NULL, &v, e);
+	if (r == -ENOENT)
+		return err_set(e, r, "there is no sandbox %s (`space ls --all` lists yours)", ret->id);
 	if (r < 0)
 		return r;
 	token = json_string_value(json_object_get(v, "envdAccessToken"));

@@ -112,6 +112,8 @@ int cmd_ls(struct cli *c, int argc, char **argv)
 	size_t i;
 
 	PARSED(n);
+	if (n > 0)
+		return cli_usage_error(c, "it takes no arguments");
 	if (creds_load(c, &e) < 0 || api_list(c, &list, &e) < 0)
 		return cli_fail(c, &e);
 	for (i = json_array_size(list); i-- > 0 && !all;)
@@ -169,6 +171,15 @@ static int life_one(struct cli *c, const char *name, json_t *results, struct err
 	return 0;
 }
 
+/* With --json one document says it all: what failed stands in the list beside what was done. */
+static int life_failed(struct cli *c, const char *name, json_t *results, const struct err *e)
+{
+	if (!c->json)
+		return cli_fail(c, e);
+	json_array_append_new(results, json_pack("{s:s,s:{s:s,s:s}}", "sandboxID", name, "error", "code", err_code(e), "message", e->text));
+	return 1;
+}
+
 int cmd_life(struct cli *c, int argc, char **argv)
 {
 	int n = cli_parse(c, argc, argv, NULL, -1), failed = 0;
@@ -182,7 +193,7 @@ int cmd_life(struct cli *c, int argc, char **argv)
 		struct err e = { 0 };
 
 		if (life_one(c, argv[i], results, &e) < 0)
-			failed |= cli_fail(c, &e);
+			failed = life_failed(c, argv[i], results, &e);
 	}
 	if (c->json)
 		cli_print_json(results);
@@ -237,6 +248,8 @@ int cmd_env(struct cli *c, int argc, char **argv)
 	struct err e = { 0 };
 
 	PARSED(n);
+	if (n > 0)
+		return cli_usage_error(c, "it takes no arguments");
 	if (creds_load(c, &e) < 0)
 		return cli_fail(c, &e);
 	if (c->json) {
