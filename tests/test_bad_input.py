@@ -77,7 +77,7 @@ class Api(Base):
     def test_types_and_values(self):
         for field, value in (("templateID", 5), ("timeout", "300"), ("timeout", 0), ("timeout", -1), ("timeout", 1.5), ("timeout", 10**15), ("metadata", []),
                              ("metadata", {"a": 1}), ("envVars", "A=B"), ("envVars", {"A": None}), ("envVars", {"A=B": "x"}), ("envVars", {"": "x"}),
-                             ("envVars", {"A": "x\u0000y"}), ("autoPause", "no")):
+                             ("autoPause", "no")):
             with self.subTest(f"{field} {value!r}"):
                 self.refused(self.create(**{"templateID": "base", field: value}), 400, says=field)
 
@@ -85,7 +85,7 @@ class Api(Base):
         self.refused(self.create(templateID="base", colour="blue"), 400, says="colour")
         self.refused(self.node.api("GET", "/v2/sandboxes?limit=many"), 400, says="limit")
         self.refused(self.node.api("GET", "/v2/sandboxes?nextToken=!!!"), 400)
-        self.refused(self.node.api("GET", "/v2/sandboxes?state=sleepy"), 400, says="sleepy")
+        self.refused(self.node.api("GET", "/v2/sandboxes?state=sleepy"), 400, says="state")
 
     def test_json(self):
         for what, text in (("cut", b'{"templateID": "base"'), ("no JSON", b"templateID=base"), ("empty", b""), ("an array", b"[]"), ("a string", b'"base"'), ("null", b"null"),
@@ -179,7 +179,7 @@ class Guest(Base):
         for what, r, status, code in (
             ("no process", post("/process.Process/SendSignal", {"process": {"pid": 99999}, "signal": "SIGNAL_SIGKILL"}), 404, "not_found"),
             ("no signal", post("/process.Process/SendSignal", {"process": {"pid": 1}}), None, None),
-            ("malformed", post("/process.Process/List", raw=b"{"), 400, "invalid_argument"),
+            ("malformed", post("/process.Process/SendSignal", raw=b"{"), 400, "invalid_argument"),
             ("twice", post("/process.Process/SendSignal", raw=b'{"signal":"SIGNAL_SIGKILL","signal":"SIGNAL_SIGTERM"}'), 400, "invalid_argument"),
             ("no base64", post("/process.Process/SendInput", {"process": {"pid": 1}, "input": {"stdin": "!"}}), 400, "invalid_argument"),
             ("no file", post("/filesystem.Filesystem/Stat", {"path": "/no/such"}), 404, "not_found"),
@@ -192,7 +192,7 @@ class Guest(Base):
                 self.assertLess(r.status, 500)
                 if code:
                     self.assertEqual(r.json()["code"], code)
-        self.assertEqual(post("/process.Process/NoSuch", {}).status, 404)
+        self.assertEqual(post("/process.Process/NoSuch", {}).status, 501)
         get = lambda path: self.node.data("GET", self.box, path)
         self.assertEqual(get("/files?path=/no/such").status, 404)
         self.assertEqual(get("/files?path=/etc").status, 400)
@@ -216,7 +216,8 @@ class Guest(Base):
         node.wait_for("nothing half made is left", lambda: connect.run(self.node, self.box, "cat ~/cut; ls -A ~ | grep -c cut")[0] == "whole1\n", 10)
 
     def test_disk_full_in_the_guest(self):
-        connect.run(self.node, self.box, "fallocate -l 100T /home/user/all 2>/dev/null; rm -f /home/user/all; n=$(df --output=avail -B1 / | tail -1); fallocate -l $((n - 2000000)) /home/user/fill; df -B1 /", user="root")
+        # Root's reserve too, which the agent could take.
+        connect.run(self.node, self.box, "n=$(($(stat -f -c '%f * %S' /))); fallocate -l $((n - 2000000)) /home/user/fill", user="root")
         try:
             r = self.node.data("POST", self.box, "/files?path=/home/user/big", raw=b"x" * 8_000_000, headers={"Content-Type": "application/octet-stream"})
             self.assertEqual(r.status, 507, r.body)
@@ -260,8 +261,10 @@ class CommandLine(Base):
     def test_errors_as_json(self):
         r = self.node.space("kill", "--json", "i00000000000000000000", check=False)
         self.assertEqual(r.returncode, 1)
-        text = r.stderr.strip().splitlines()[-1]
-        self.assertTrue(json.loads(text))
+        (failure,) = json.loads(r.stdout)
+        self.assertEqual((failure["sandboxID"], failure["error"]["code"]), ("i00000000000000000000", "not-found"))
+        r = self.node.space("logs", "--json", "i00000000000000000000", check=False)
+        self.assertEqual((r.returncode, json.loads(r.stdout)["error"]["code"]), (1, "not-found"))
 
     def test_without_rights(self):
         for args in (("up", "--instance", "other"), ("down",), ("key", "ls")):

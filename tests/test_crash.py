@@ -219,6 +219,7 @@ class Failpoints(Base):
         for action in self.ACTIONS:
             for p in points:
                 with self.subTest(f"{p} {action}"):
+                    self.kill_all()
                     where = walk.once(self.node, f"{p} {action}", baseline)
                     self.assertIsNotNone(where, "it was never hit")
         self.assertEqual(self.node.sh(self.create(), "echo well"), "well\n")
