@@ -274,6 +274,27 @@ class CommandLine(Base):
             self.assertIn("root", r.stderr)
 
 
+def fill(folder):
+    """A file that takes all that is left; gives its path."""
+    path = f"{folder}/fill"
+    with open(path, "wb") as f:
+        chunk = os.urandom(1 << 20)
+        size = 64 << 20
+        while size >= 4096:
+            try:
+                os.posix_fallocate(f.fileno(), f.seek(0, 2), size)
+            except OSError:
+                size //= 2
+        for _ in range(64):
+            try:
+                f.write(chunk)
+                f.flush()
+            except OSError:
+                break
+    subprocess.run(["sync", "-f", folder], check=True)
+    return path
+
+
 class FullNode(unittest.TestCase):
     """The storage of a node has no room left."""
 
@@ -287,24 +308,15 @@ class FullNode(unittest.TestCase):
         cls.node.remove()
 
     def fill(self):
-        path = f"{self.node.state}/data/fill"
-        with open(path, "wb") as f:
-            chunk = os.urandom(1 << 20)
-            size = 64 << 20
-            while size >= 4096:
-                try:
-                    os.posix_fallocate(f.fileno(), f.seek(0, 2), size)
-                except OSError:
-                    size //= 2
-            for _ in range(64):
-                try:
-                    f.write(chunk)
-                    f.flush()
-                except OSError:
-                    break
-        self.addCleanup(lambda: os.path.exists(path) and os.unlink(path))
-        subprocess.run(["sync", "-f", f"{self.node.state}/data"], check=True)
+        path = fill(f"{self.node.state}/data")
+        self.addCleanup(self.free, path)
         return path
+
+    def free(self, path):
+        if os.path.exists(path):
+            os.unlink(path)
+        subprocess.run(["sync", "-f", f"{self.node.state}/data"], check=True)
+        node.wait_for("the room is back", lambda: shutil.disk_usage(f"{self.node.state}/data").free > 1 << 30, 30)
 
     def test_disk_full_on_the_node(self):
         box = self.node.create()
@@ -315,13 +327,12 @@ class FullNode(unittest.TestCase):
         if r.status == 201:
             self.fail(f"there was room left: {shutil.disk_usage(self.node.state + '/data')}")
         self.assertIn(r.status, (503, 507), r.body)
-        self.assertIn("space", r.json()["message"].lower())
+        self.assertIn("storage", r.json()["message"])
         self.assertEqual(walk.settle(self.node).get(box), "running")
         self.assertEqual(memory.kernel_objects(self.node), before, "something half made is left")
         # The one that runs is well, and can be ended and deleted although nothing fits on the disk.
         self.assertEqual(self.node.sh(box, "cat ~/file"), "kept\n")
-        os.unlink(path)
-        subprocess.run(["sync", "-f", f"{self.node.state}/data"], check=True)
+        self.free(path)
         other = self.node.create()
         self.assertEqual(self.node.sh(other, "echo well"), "well\n")
         for b in list(walk.mine(self.node)):
@@ -347,8 +358,7 @@ class NoRoomForTheTemplate(unittest.TestCase):
                 for t in template:
                     subprocess.run(["btrfs", "subvolume", "delete", "-c", f"{n.state}/data/templates/{t}"], check=True, stdout=subprocess.DEVNULL)
                 subprocess.run(["btrfs", "subvolume", "sync", f"{n.state}/data"], check=True, stdout=subprocess.DEVNULL)
-                free = shutil.disk_usage(f"{n.state}/data").free
-                subprocess.run(["fallocate", "-l", str(max(free - (200 << 20), 4096)), f"{n.state}/data/fill"], check=True)
+                fill(f"{n.state}/data")
             finally:
                 subprocess.run(["umount", f"{n.state}/data"], check=True)
             self.assertNotEqual(n.up(check=False), 0)
