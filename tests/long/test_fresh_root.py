@@ -211,6 +211,8 @@ class Terminal:
 
 
 class Fresh(unittest.TestCase):
+    LIMIT_S = 7200                       # tests/run ends a test that takes longer
+
     def setUp(self):
         self.root = FreshRoot()
         self.addCleanup(self.root.leave)
