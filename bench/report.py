@@ -104,7 +104,7 @@ def machine_line(what, m):
 def text(figures):
     t = Table()
     g, p = figures.get("guest"), figures.get("path")
-    lines = ["# What it costs", "", "Written by `sudo make bench` (`bench/run`); medians. Client, node and load generator share the machine.", ""]
+    lines = ["# What it costs", "", "Written by `sudo make bench` (`bench/run`); medians. Client, node and load generator share the machine, at a higher priority than what else runs there.", ""]
     if g:
         accel = {"tcg": "software emulation", "kvm": "KVM"}.get(g["accel"], g["accel"])
         lines.append(machine_line(f"Sandboxes under {accel}", g["machine"]) + "  ")
