@@ -18,6 +18,8 @@
 struct cgroups {
 	int base, work;                          /* folders; -1 = none */
 	uint64_t last;
+	uint64_t pool[CGROUP_POOL_MAX];          /* empty ones */
+	unsigned n_pool;
 };
 
 static int put(int dirfd, const char *name, const char *text)
@@ -81,10 +83,25 @@ struct cgroups *cgroups_open(const char *base, bool protect)
 	return c;
 }
 
+static const char *name_of(char dst[24], uint64_t n)
+{
+	str_format(dst, 24, "%" PRIu64, n);
+	return dst;
+}
+
+static void drop_pool(struct cgroups *c)
+{
+	char name[24];
+
+	while (c->n_pool)
+		unlinkat(c->work, name_of(name, c->pool[--c->n_pool]), AT_REMOVEDIR);
+}
+
 void cgroups_close(struct cgroups *c)
 {
 	if (!c)
 		return;
+	drop_pool(c);
 	if (c->work >= 0)
 		unlinkat(c->base, "w", AT_REMOVEDIR);
 	fd_close(c->work);
@@ -97,24 +114,24 @@ bool cgroups_there(const struct cgroups *c)
 	return c->work >= 0;
 }
 
-static const char *name_of(char dst[24], uint64_t n)
-{
-	str_format(dst, 24, "%" PRIu64, n);
-	return dst;
-}
-
 uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd)
 {
 	char name[24];
+	uint64_t n;
 
 	*ret_dirfd = -1;
 	if (c->work < 0)
 		return 0;
-	while (mkdirat(c->work, name_of(name, ++c->last), 0755) < 0)
-		if (errno != EEXIST)
-			return 0;
-	*ret_dirfd = openat(c->work, name, O_DIRECTORY | O_RDONLY | O_CLOEXEC);
-	return c->last;
+	if (c->n_pool) {
+		n = c->pool[--c->n_pool];
+	} else {
+		while (mkdirat(c->work, name_of(name, ++c->last), 0755) < 0)
+			if (errno != EEXIST)
+				return 0;
+		n = c->last;
+	}
+	*ret_dirfd = openat(c->work, name_of(name, n), O_DIRECTORY | O_RDONLY | O_CLOEXEC);
+	return n;
 }
 
 int cgroup_kill(struct cgroups *c, uint64_t n)
@@ -127,17 +144,39 @@ int cgroup_kill(struct cgroups *c, uint64_t n)
 	return put(c->work, path, "1");
 }
 
-int cgroup_remove(struct cgroups *c, uint64_t n)
+static bool is_empty(struct cgroups *c, uint64_t n)
+{
+	char name[24], path[48], text[128];
+	autoclose int fd = -1;
+	ssize_t len;
+
+	str_format(path, sizeof(path), "%s/cgroup.events", name_of(name, n));
+	fd = openat(c->work, path, O_RDONLY | O_CLOEXEC);
+	len = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (len <= 0)
+		return false;
+	text[len] = '\0';
+	return strstr(text, "populated 0");
+}
+
+int cgroup_remove(struct cgroups *c, uint64_t n, bool killed)
 {
 	char name[24];
 
-	if (n == 0 || unlinkat(c->work, name_of(name, n), AT_REMOVEDIR) == 0 || errno == ENOENT)
+	if (n == 0)
 		return 0;
-	return -errno;
+	if (!killed && c->n_pool < CGROUP_POOL_MAX) {
+		if (!is_empty(c, n))
+			return -EBUSY;
+		c->pool[c->n_pool++] = n;
+		return 0;
+	}
+	return unlinkat(c->work, name_of(name, n), AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -errno;
 }
 
 int cgroups_kill_all(struct cgroups *c)
 {
+	drop_pool(c);
 	return c->work < 0 ? -ENOENT : put(c->work, "cgroup.kill", "1");
 }
 

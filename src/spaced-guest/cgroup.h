@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define CGROUP_POOL_MAX 8
+
 struct cgroups;
 
 /* base "" = none. protect: the agent moves into BASE/agent (in a guest). Never NULL. */
@@ -15,9 +17,13 @@ struct cgroups *cgroups_open(const char *base, bool protect);
 void cgroups_close(struct cgroups *c);
 bool cgroups_there(const struct cgroups *c);
 
-uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd);         /* its number, 0 = none; the fd is the caller's */
+/* An empty one: its number, 0 = none. *ret_dirfd is the caller's. Up to CGROUP_POOL_MAX are kept for the next command, because
+ * making and removing one costs as much as a fork under emulation (seen). */
+uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd);
 int cgroup_kill(struct cgroups *c, uint64_t n);                  /* all processes in it: cgroup.kill (kernel 5.14) */
-int cgroup_remove(struct cgroups *c, uint64_t n);                /* -EBUSY while processes live in it */
+/* Gives it back: -EBUSY while processes live in it. One that was killed is not used again: newer kernels kill what is cloned into
+ * it (seen on 6.18, cgroup.kill counts its kills). */
+int cgroup_remove(struct cgroups *c, uint64_t n, bool killed);
 /* All commands together. */
 int cgroups_kill_all(struct cgroups *c);
 int cgroups_freeze_all(struct cgroups *c, bool on);

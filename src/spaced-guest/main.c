@@ -81,6 +81,9 @@ static int watch_signals(struct agent *a, struct signals *s)
 {
 	sigset_t set;
 
+	/* What was ignored by who started us would be ignored by all commands. */
+	for (int sig = 1; sig < NSIG; sig++)
+		signal(sig, SIG_DFL);
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGTERM);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <net/if.h>
 #include <net/route.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -33,6 +34,23 @@ static int set_up(int fd, const char *dev)
 	return ioctl(fd, SIOCSIFFLAGS, &q) < 0 ? -errno : 0;
 }
 
+/* After a restore all is as it was: nothing to do, and nothing is announced anew. */
+static bool is_set(int fd)
+{
+	struct ifreq q = { 0 };
+	struct sockaddr want = addr(NETWORK_ADDRESS);
+	struct sockaddr_in is, should;
+
+	str_copy(q.ifr_name, sizeof(q.ifr_name), NETWORK_DEVICE);
+	if (ioctl(fd, SIOCGIFADDR, &q) < 0)
+		return false;
+	memcpy(&is, &q.ifr_addr, sizeof(is));
+	memcpy(&should, &want, sizeof(should));
+	if (is.sin_addr.s_addr != should.sin_addr.s_addr || ioctl(fd, SIOCGIFFLAGS, &q) < 0)
+		return false;
+	return q.ifr_flags & IFF_UP;
+}
+
 static int set_address(int fd)
 {
 	struct ifreq q = { 0 };
@@ -58,6 +76,8 @@ int network_up(struct err *e)
 
 	if (fd < 0)
 		return err_errno(e, -errno, "cannot open a socket");
+	if (is_set(fd))
+		return 0;
 	r = set_up(fd, "lo");
 	if (r < 0)
 		return err_errno(e, r, "cannot bring lo up");

@@ -67,7 +67,7 @@ struct proc {
 	pid_t pid;
 	char *tag, *config, *name;
 	uint64_t cgroup;
-	bool pty, exited, timed_out, expired;
+	bool pty, exited, expired, killed;
 	int wstatus;
 	struct source src[2];
 	int master;                              /* for Update; -1 = no terminal */
@@ -81,6 +81,7 @@ struct proc {
 	struct ev_timer deadline, keep, quiet;
 	unsigned quiet_rounds;
 	char *end;                               /* the end event */
+	int64_t start_ms;
 	char req_id[REQ_ID_MAX + 1];
 };
 
@@ -192,7 +193,7 @@ void procs_free(struct procs *ps)
 		return;
 	procs_kill_all(ps);
 	LIST_FOR_SAFE(&ps->list, p, struct proc, node) {
-		cgroup_remove(ps->a->cgroups, p->cgroup);
+		cgroup_remove(ps->a->cgroups, p->cgroup, p->killed);
 		proc_free(p);
 	}
 	ev_timer_del(&ps->again);
@@ -201,6 +202,7 @@ void procs_free(struct procs *ps)
 
 static void proc_kill(struct proc *p)
 {
+	p->killed = true;
 	cgroup_kill(p->a->cgroups, p->cgroup);
 	if (!p->exited)
 		kill(-p->pid, SIGKILL);
@@ -218,7 +220,7 @@ static void proc_sweep(struct proc *p)
 {
 	if (p->state != PROC_ENDED)
 		return;
-	if (p->cgroup && cgroup_remove(p->a->cgroups, p->cgroup) == 0)
+	if (p->cgroup && cgroup_remove(p->a->cgroups, p->cgroup, p->killed) == 0)
 		p->cgroup = 0;
 	if (p->expired && !p->cgroup && p->src[OUT].watch.fd < 0 && p->src[ERR].watch.fd < 0)
 		proc_free(p);
@@ -459,7 +461,7 @@ static void proc_end(struct proc *p)
 		reader_free(rd);
 	}
 	inputs_fail(p, CONNECT_FAILED_PRECONDITION, "the process has ended");
-	log_info("command ended", F_REQ(p->req_id), F_INT("pid", p->pid),
+	log_info("command", F_REQ(p->req_id), F_INT("pid", p->pid), F_INT("ms", clock_mono_ms() - p->start_ms),
 		 F_INT("code", WIFEXITED(p->wstatus) ? WEXITSTATUS(p->wstatus) : -1),
 		 F_INT("signal", WIFSIGNALED(p->wstatus) ? WTERMSIG(p->wstatus) : 0));
 	if (p->pty) {
@@ -554,7 +556,6 @@ static void on_deadline(struct ev_timer *t)
 {
 	struct proc *p = CONTAINER_OF(t, struct proc, deadline);
 
-	p->timed_out = true;
 	log_info("command timed out", F_REQ(p->req_id), F_INT("pid", p->pid));
 	LIST_FOR_SAFE(&p->readers, rd, struct reader, node) {
 		if (!rd->starter)
@@ -768,6 +769,7 @@ static struct proc *proc_new(struct agent *a, const struct start_req *q, const c
 	ev_timer_init(&p->deadline, on_deadline);
 	ev_timer_init(&p->keep, on_keep);
 	ev_timer_init(&p->quiet, on_quiet);
+	p->start_ms = clock_mono_ms();
 	str_copy(p->req_id, sizeof(p->req_id), req_id);
 	list_add_tail(&a->procs->list, &p->node);
 	a->procs->n++;
@@ -792,7 +794,7 @@ static int proc_spawn(struct proc *p, struct start_req *q, const struct user *u,
 	ends_close(&f);
 	envs_done(&envs);
 	if (p->pid < 0) {
-		cgroup_remove(p->a->cgroups, p->cgroup);
+		cgroup_remove(p->a->cgroups, p->cgroup, p->killed);
 		return err_errno(e, -EAGAIN, "cannot make a process (%s)", strerror(-p->pid));
 	}
 	ev_watch_set(p->a->ev, &p->status, EPOLLIN);
@@ -821,7 +823,6 @@ static int start(struct req *r, struct start_req *q, const struct user *u, struc
 	reader_new(p, r, true);
 	if (connect_timeout_ms(r))
 		ev_timer_set(r->a->ev, &p->deadline, connect_timeout_ms(r));
-	log_info("command started", F_REQ(r->id), F_INT("pid", p->pid), F_STR("user", u->name));
 	return 0;
 }
 

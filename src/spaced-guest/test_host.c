@@ -86,8 +86,6 @@ void host_stop(struct host *h)
 			kill(h->pid, SIGKILL);
 		usleep(1000);
 	}
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
 	mux_free(h->mux);
 	/* Killed processes leave their cgroups a moment later. */
 	while (h->cgroup[0] && clock_mono_ms() < until) {
@@ -102,6 +100,8 @@ void host_stop(struct host *h)
 		}
 		usleep(1000);
 	}
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void call_decode(struct call *c)
