@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -82,7 +83,10 @@ static void child_free(struct child *c)
 void child_stop_all(struct nm *nm)
 {
 	LIST_FOR_SAFE(&nm->children, c, struct child, node) {
+		/* Waited for: it may have the storage open, which is unmounted next. */
 		child_kill(c);
+		if (c->pid > 0)
+			waitpid(c->pid, NULL, 0);
 		child_free(c);
 	}
 }

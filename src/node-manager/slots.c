@@ -69,6 +69,13 @@ void slots_refresh(struct slots *s, const struct slots_seen *seen)
 
 /* ---- Looking ---- */
 
+/* A zombie that is the last of its threads: another thread may still hold files, while the first is a zombie already. */
+static bool process_is_over(const char *status)
+{
+	return (strstr(status, "\nState:\tZ") || strstr(status, "\nState:\tX")) &&
+	       (strstr(status, "\nThreads:\t1\n") || strstr(status, "\nThreads:\t0\n"));
+}
+
 int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid, void *arg), void *arg)
 {
 	DIR *d = opendir("/proc");
@@ -90,7 +97,7 @@ int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid,
 		p = strstr(text, "\nUid:\t");
 		if (!p || sscanf(p, "\nUid:\t%u\t%u\t%u", &uid[0], &uid[1], &uid[2]) != 3)
 			continue;
-		if (strstr(text, "\nState:\tZ") || strstr(text, "\nState:\tX"))
+		if (process_is_over(text))
 			continue;
 		for (int i = 0; i < 3; i++) {
 			if (uid[i] - first < n) {

@@ -39,11 +39,17 @@ static bool kill_recorded(const struct exec_record *rec)
 	bool any = false;
 
 	for (int i = 0; rec && i < EXEC_WHO_COUNT; i++) {
-		struct proc_id id = { .pid = (pid_t)rec->proc[i].pid, .start_ticks = rec->proc[i].start };
-		autoclose int pidfd = id.pid > 0 ? proc_pidfd_open(id.pid) : -1;
+		pid_t pid = (pid_t)rec->proc[i].pid;
+		autoclose int pidfd = pid > 0 ? proc_pidfd_open(pid) : -1;
+		struct pollfd over = { .fd = pidfd, .events = POLLIN };
+		struct proc_id id;
 
-		/* The pidfd first, then the comparison: after it the number cannot have become another process. */
-		if (pidfd >= 0 && proc_id_same(&id)) {
+		/*
+		 * The pidfd first, then the comparison: after it the number cannot have become another process. It is
+		 * readable when the last thread has ended; a zombie's other threads may still hold files.
+		 */
+		if (pidfd >= 0 && proc_id_of(pid, &id) == 0 && id.start_ticks == rec->proc[i].start &&
+		    poll(&over, 1, 0) == 0) {
 			proc_pidfd_signal(pidfd, SIGKILL);
 			any = true;
 		}
