@@ -208,8 +208,8 @@ class Processes(Base):
 class Failpoints(Base):
     LIMIT_S = 900
     ACTIONS = ("crash",)
-    # Only on the way of a template, which was made before.
-    ELSEWHERE = ("nm.template", "sbx.template")
+    # Only on the way of a template, which was made before; of new keys; of an execution that ends by itself.
+    ELSEWHERE = ("nm.template", "sbx.template", "sbx.bundle", "sbx.crash")
 
     def test_walk(self):
         points = [p for p in walk.names() if not p.startswith(self.ELSEWHERE)]
