@@ -171,6 +171,18 @@ class Processes(Base):
 
         self.crash(box, all_at_once)
 
+    def test_sbx_manager_dies_while_it_clears_up(self):
+        box = self.create()
+        with walk.Watch(self.node, "sbx.crash.seen crash") as w:
+            self.crash(box, lambda: os.kill(self.node.record(box)["vmm_pid"], signal.SIGKILL))
+            self.assertTrue(w.was_hit())
+
+    def test_clearing_up_is_tried_again(self):
+        box = self.create()
+        with walk.Watch(self.node, "sbx.crash.seen error 5") as w:
+            self.crash(box, lambda: os.kill(self.node.record(box)["vmm_pid"], signal.SIGKILL))
+            self.assertTrue(w.was_hit())
+
     def trigger(self, box, letter):
         def fn():
             try:
