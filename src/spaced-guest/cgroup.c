@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str.h"
 
+#define THREADS_KEPT 8                           /* one of so many threads is not for commands */
 #define AGENT_MEMORY_MIN "33554432"              /* what reclaim never takes from the agent, bytes */
 
 struct cgroups {
@@ -63,6 +64,25 @@ static void protect_agent(int base)
 	put(fd, "cpu.weight", "10000");
 }
 
+/* A fork bomb must leave the kernel enough threads for the agent to start one more command, or to kill it. */
+static void limit_work(int work)
+{
+	autofree char *text = NULL;
+	char limit[24];
+	uint64_t max;
+	size_t n;
+
+	if (fd_read_file(AT_FDCWD, "/proc/sys/kernel/threads-max", 64, &text, &n) < 0)
+		return;
+	text[strcspn(text, "\n")] = '\0';
+	if (str_to_u64(text, INT32_MAX, &max) < 0)
+		return;
+	str_format(limit, sizeof(limit), "%" PRIu64, max - max / THREADS_KEPT);
+	put(work, "pids.max", limit);
+	/* Each command has the same share, so that a new one gets its turn beside one with many busy processes. */
+	put(work, "cgroup.subtree_control", "+cpu");
+}
+
 struct cgroups *cgroups_open(const char *base, bool protect)
 {
 	struct cgroups *c = x_alloc(sizeof(*c));
@@ -74,11 +94,13 @@ struct cgroups *cgroups_open(const char *base, bool protect)
 	if (protect)
 		protect_agent(c->base);
 	c->work = make(c->base, "w");
-	if (c->work < 0)
+	if (c->work < 0) {
 		c->work = -1;
-	else if (faccessat(c->work, "cgroup.kill", W_OK, 0) < 0) {
+	} else if (faccessat(c->work, "cgroup.kill", W_OK, 0) < 0) {
 		fd_close(c->work);
 		c->work = -1;
+	} else if (protect) {
+		limit_work(c->work);
 	}
 	return c;
 }
