@@ -40,6 +40,31 @@ int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct 
 	return ipc_sync_open_fd(TAKE_FD(fd), ret);
 }
 
+/*
+ * A guest that ends while it starts (its disk is its own, it may be anything) is not waited for, and not started again and again:
+ * what comes of it is no time-out, which another try may cure.
+ */
+static int exec_vm_says(void *arg, struct err *e)
+{
+	struct job *j = arg;
+	struct vmm_event ev;
+	int r = vmm_poll(j->vm, e);
+
+	while (vmm_next_event(j->vm, &ev)) {
+		if (ev.kind != VMM_EV_STOP && ev.kind != VMM_EV_RESUME && ev.kind != VMM_EV_CHANNEL_OPEN)
+			return err_set_code(e, -EIO, "guest-failed", "The guest ended while it started (%s).", vmm_event_names[ev.kind]);
+	}
+	return r;
+}
+
+static int exec_boot_failed(struct err *e)
+{
+	char text[ERR_TEXT_MAX];
+
+	str_copy(text, sizeof(text), e->text);
+	return err_set_code(e, -EIO, "guest-failed", "The guest does not start: %s", text);
+}
+
 int exec_attach(struct job *j, int timeout_ms, struct err *e)
 {
 	struct nm_exec x = { .generation = j->rec.id.generation };
@@ -54,6 +79,8 @@ int exec_attach(struct job *j, int timeout_ms, struct err *e)
 	r = job_nm(j, NM_CHANNEL_OPEN, &x, NULL, 0, NULL, &channel, &n, SBX_NM_MS, e);
 	if (r == 0)
 		r = exec_control_open(j, EXEC_BRIDGE_MS, &c, e);
+	if (r == 0 && j->vm)
+		ipc_sync_watch(c, vmm_fd(j->vm), exec_vm_says, j);
 	if (r == 0)
 		r = ipc_sync_call(c, &bridge_ops[BRIDGE_ATTACH], j->req_id, &a, &channel, 1, NULL, NULL, NULL, timeout_ms, e);
 	ipc_sync_close(c);
@@ -121,6 +148,8 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = job_fault("sbx.exec.after-attach", e);
 	if (r == 0)
 		r = guest_init(j, env, EXEC_INIT_MS, e);
+	if (r == -ETIMEDOUT && !restore)
+		r = exec_boot_failed(e);
 	job_step(j, "init");
 	if (r == 0)
 		r = job_fault("sbx.exec.after-init", e);
@@ -167,11 +196,9 @@ static void exec_unwatch_in_loop(void *arg)
 int exec_destroy(struct job *j, struct err *e)
 {
 	struct nm_exec x = { .generation = j->rec.id.generation };
-	int r;
 
 	str_copy(x.sandbox, sizeof(x.sandbox), j->rec.id.sandbox);
-	r = job_nm(j, NM_DESTROY, &x, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
-	return r == -ENOENT ? 0 : r;
+	return job_nm(j, NM_DESTROY, &x, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
 }
 
 /* What is nice to have on the way out: a written disk, the last words. None of it holds the end up. */

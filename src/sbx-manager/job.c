@@ -5,12 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+
+#define JOB_NM_TRIES 5
+#define JOB_NM_RETRY_US 200000
+#define JOB_NM_CONNECT_MS 2000
 
 static void job_free(struct job *j)
 {
@@ -113,18 +120,66 @@ int job_start(struct job *j)
 	return 0;
 }
 
+/* What may be asked again at once, because twice is as good as once. */
+static bool job_nm_idempotent(enum nm_op op)
+{
+	return op == NM_DESTROY || op == NM_DISK_DELETE || op == NM_DISK_CREATE;
+}
+
+/* Its failure is not to be taken for what node-manager itself would say, "not found" above all. */
+static int job_nm_open(struct job *j, struct err *e)
+{
+	autoclose int fd = -1;
+	struct fd_peer peer;
+
+	if (j->nm)
+		return 0;
+	fd = fd_unix_connect(j->s->nm_path, SOCK_SEQPACKET, JOB_NM_CONNECT_MS);
+	if (fd < 0)
+		return err_set_code(e, -ECONNREFUSED, "node-manager-away", "node-manager does not listen (%s)", strerror(-fd));
+	if (fd_peer_cred(fd, &peer) < 0 || peer.uid != j->s->nm_uid)
+		return err_set(e, -EPERM, "node-manager's socket belongs to another user");
+	return ipc_sync_open_fd(TAKE_FD(fd), &j->nm);
+}
+
+static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds,
+		       size_t *ret_n_fds, int timeout_ms, struct err *e)
+{
+	size_t none = 0;
+	int r = job_nm_open(j, e);
+
+	if (r == 0)
+		r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds, ret_n_fds ? ret_n_fds : &none,
+				  timeout_ms, e);
+	/* An answer that comes late would be the answer to the next question. */
+	if (r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EPROTO) {
+		ipc_sync_close(j->nm);
+		j->nm = NULL;
+	}
+	return r;
+}
+
 int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
 	   int timeout_ms, struct err *e)
 {
-	size_t none = 0;
-	int r = j->nm ? 0 : ipc_sync_open(j->s->nm_path, j->s->nm_uid, &j->nm, e);
+	for (int tries = 0;; tries++) {
+		struct err failed = { 0 };
+		int r = job_nm_once(j, op, req, fds, n_fds, rep, ret_fds, ret_n_fds, timeout_ms, &failed);
 
-	if (r < 0)
-		return err_wrap(e, "node-manager");
-	r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds, ret_n_fds ? ret_n_fds : &none, timeout_ms, e);
-	return r < 0 ? err_wrap(e, "%s", nm_ops[op].name) : r;
+		if (r >= 0)
+			return r;
+		/* It died over it, or its child did: it is soon back, and finds what was done. */
+		if (!job_nm_idempotent(op) || tries >= JOB_NM_TRIES || atomic_load(&j->s->leaving) ||
+		    !(r == -ECONNRESET || r == -EPIPE || r == -ECONNREFUSED || str_eq(failed.code, "node-failed"))) {
+			if (e)
+				*e = failed;
+			err_wrap(e, "%s", nm_ops[op].name);
+			return r;
+		}
+		log_warn("node-manager is asked again", F_REQ(j->req_id), F_STR("op", nm_ops[op].name), F_ERR(&failed));
+		usleep(JOB_NM_RETRY_US);
+	}
 }
-
 
 static void job_set_in_loop(void *arg)
 {
