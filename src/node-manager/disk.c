@@ -201,12 +201,14 @@ static int disk_is_there(int dir_fd, const char *sandbox, const char *template, 
 
 static int fill_disk(struct nm *nm, int sub, const char *template, struct err *e)
 {
-	autofree char *path = x_asprintf(DISK_TEMPLATES "/%s/" DISK_IMAGE, template);
+	autofree char *folder = x_asprintf(DISK_TEMPLATES "/%s", template), *path = x_asprintf("%s/" DISK_IMAGE, folder);
 	autoclose int src = fd_openat_beneath(nm->data_fd, path, O_RDONLY | O_CLOEXEC, 0);
 	autoclose int dst = -1;
+	bool complete = false;
 	int r;
 
-	if (src == -ENOENT)
+	/* Read-only says that its commit was finished (template.c). */
+	if (src == -ENOENT || disk_subvolume_read_only(nm->data_fd, folder, &complete) < 0 || !complete)
 		return err_set_code(e, -ENOENT, "template-not-found", "there is no template %s on this node", template);
 	if (src < 0)
 		return err_errno(e, src, "the template's image cannot be opened");
@@ -253,12 +255,15 @@ int disk_create(struct nm *nm, const char *sandbox, const char *template, struct
 int disk_delete(struct nm *nm, const char *sandbox, struct err *e)
 {
 	autoclose int dir = disk_folder(nm, DISK_SANDBOXES, e);
-	autofree char *gone = x_asprintf(".%s.gone", sandbox);
+	autofree char *gone = x_asprintf(".%s.gone", sandbox), *staging = x_asprintf(".%s.new", sandbox);
 	int r;
 
 	if (dir < 0)
 		return dir;
-	r = disk_subvolume_drop(dir, gone, e);
+	/* What a create or a delete has left that did not come to its end. */
+	r = disk_subvolume_drop(dir, staging, e);
+	if (r == 0)
+		r = disk_subvolume_drop(dir, gone, e);
 	if (r < 0)
 		return r;
 	if (renameat(dir, sandbox, dir, gone) < 0)
