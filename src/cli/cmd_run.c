@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 
 #define PARSED(n) if ((n) < 0) return (n) == -2 ? 0 : 2
+#define CP_ERROR_MAX 8192
 #define CP_CHUNK (256 * 1024)
 #define CP_TIMEOUT_MS 600000
 
@@ -133,18 +134,34 @@ static char *files_target(const char *path)
 	return buf_take_str(&b);
 }
 
+/* The message of an error answer, whose body is read to its end (the connection stays open behind it). */
 static int answer_failed(const struct http_head *head, struct buf *rest, int fd, struct err *e)
 {
+	struct http_dec dec;
+	struct buf body;
 	json_error_t je;
-	json_t *v;
-	ssize_t n;
+	int r = 0;
 
-	while (buf_len(rest) < 4096 && (n = buf_read_fd(rest, fd, 4096)) > 0)
-		;
-	v = json_loadb(buf_data(rest), buf_len(rest), JSON_DISABLE_EOF_CHECK, &je);
+	buf_init(&body, CP_ERROR_MAX);
+	http_dec_init(&dec, head, CP_ERROR_MAX);
+	while (r == 0) {
+		enum http_error he;
+		const char *data;
+		size_t used, len;
+
+		r = http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data, &len, &he);
+		if (r < 0)
+			break;
+		buf_put(&body, data, len);
+		buf_consume(rest, used);
+		if (r == 0 && !buf_len(rest) && buf_read_fd(rest, fd, CP_ERROR_MAX) <= 0)
+			break;
+	}
+	json_t *v = json_loadb(buf_data(&body), buf_len(&body), 0, &je);
 	const char *m = json_string_value(json_object_get(v, "message"));
-	int r = err_set(e, head->status == 404 ? -ENOENT : -EREMOTEIO, "%s", m ? m : http_reason(head->status));
+	r = err_set(e, head->status == 404 ? -ENOENT : -EREMOTEIO, "%s", m ? m : http_reason(head->status));
 	json_decref(v);
+	buf_done(&body);
 	return r;
 }
 

@@ -140,13 +140,15 @@ static int prepare_store(struct up *u, struct store **ret, struct err *e)
 	mode_t old = umask(007);
 	int r = key_init() < 0 || up_store_url(&u->conf, url) < 0 ? err_set(e, -EIO, "cannot start the key library") : 0;
 
+	const char *path = url + strlen("sqlite:");
+	/* The database belongs to the control plane, not to us: before, since what SQLite makes beside it is like it; after, for a new one. */
+	if (r >= 0 && access(path, F_OK) == 0)
+		r = up_own(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL], 0660, e);
 	if (r >= 0)
 		r = store_open(url, ret, e);
 	umask(old);
 	if (r < 0)
 		return r;
-	/* The database belongs to the control plane, not to us. */
-	const char *path = url + strlen("sqlite:");
 	r = up_own(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL], 0660, e);
 	if (r >= 0)
 		r = up_keys_prepare(&u->conf, *ret, e);
@@ -312,6 +314,8 @@ static int stop_sandboxes(struct up *u, struct err *e)
 	size_t n = 0;
 	int r = up_store_url(&u->conf, url), failed = 0;
 
+	if (r >= 0 && access(url + strlen("sqlite:"), F_OK) < 0)
+		return 0;                /* ended before it was made */
 	if (r < 0 || (r = store_open(url, &s, e)) < 0)
 		return r;
 	r = store_sandbox_list(s, &q, &list, &n, cursor, e);
