@@ -137,6 +137,22 @@ class HostileGuest(Base):
         finally:
             self.node.kill(box)
 
+    def test_root_image_that_is_none(self):
+        """Its start fails once, when the guest gives up, and is not tried again and again: workers are for others too."""
+        box = self.node.create()
+        try:
+            self.node.exec(box, "/bin/bash", "-c", "sudo dd if=/dev/zero of=/dev/vda bs=1M count=64 oflag=direct 2>/dev/null", check=False)
+            begun = time.monotonic()
+            r = self.node.api("POST", f"/v1/sandboxes/{box}/start")
+            self.assertEqual(r.status, 500, r.body)
+            self.assertIn("ended while it started", r.json()["message"])
+            self.assertLess(time.monotonic() - begun, 50)
+            self.assertEqual(self.node.state_of(box), "stopped")
+            events = [e["text"] for e in self.node.api("GET", f"/v1/sandboxes/{box}/logs").json()["events"]]
+            self.assertEqual(sum("start failed" in e for e in events), 1, events)
+        finally:
+            self.node.kill(box)
+
 
 class HostileClient(Base):
     @classmethod

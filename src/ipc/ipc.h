@@ -127,6 +127,9 @@ struct ipc_sync;
 int ipc_sync_open(const char *path, uid_t server_uid /* (uid_t)-1 = any */, struct ipc_sync **ret, struct err *e);
 int ipc_sync_open_fd(int fd, struct ipc_sync **ret);                      /* owns fd */
 void ipc_sync_close(struct ipc_sync *c);
+/* While a call waits, fn is called whenever fd is readable; it reads. Negative: the call ends with that, and with fn's err. */
+typedef int ipc_watch_fn(void *arg, struct err *e);
+void ipc_sync_watch(struct ipc_sync *c, int fd, ipc_watch_fn *fn, void *arg);
 /*
  * rep is filled (free IPC_JSON members with ipc_done; NULL = not wanted). *ret_n_fds in: room, out: received (NULL = none
  * wanted). A broken connection is made anew by the next call, when it was opened by path.

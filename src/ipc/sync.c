@@ -16,6 +16,9 @@ struct ipc_sync {
 	char *path;              /* NULL: made from a descriptor, so it does not connect again */
 	uid_t server_uid;
 	int fd;                  /* -1 = broken */
+	int watch_fd;            /* -1 = none */
+	ipc_watch_fn *watch;
+	void *watch_arg;
 	uint64_t id;
 	char packet[IPC_MSG_MAX];
 };
@@ -49,7 +52,7 @@ int ipc_sync_open(const char *path, uid_t server_uid, struct ipc_sync **ret, str
 
 	c->path = x_strdup(path);
 	c->server_uid = server_uid;
-	c->fd = -1;
+	c->fd = c->watch_fd = -1;
 	r = sync_connect(c, e);
 	if (r < 0) {
 		ipc_sync_close(c);
@@ -64,8 +67,16 @@ int ipc_sync_open_fd(int fd, struct ipc_sync **ret)
 	struct ipc_sync *c = x_alloc(sizeof(*c));
 
 	c->fd = fd;
+	c->watch_fd = -1;
 	*ret = c;
 	return 0;
+}
+
+void ipc_sync_watch(struct ipc_sync *c, int fd, ipc_watch_fn *fn, void *arg)
+{
+	c->watch_fd = fd;
+	c->watch = fn;
+	c->watch_arg = arg;
 }
 
 void ipc_sync_close(struct ipc_sync *c)
@@ -83,20 +94,22 @@ static int sync_break(struct ipc_sync *c, struct err *e, int num, const char *wh
 	return err_set(e, num, "%s", why);
 }
 
-static int sync_wait(int fd, short events, int64_t deadline_ms)
+static int sync_wait(struct ipc_sync *c, short events, int64_t deadline_ms, const char *what, struct err *e)
 {
 	for (;;) {
-		struct pollfd p = { .fd = fd, .events = events };
+		struct pollfd p[] = { { .fd = c->fd, .events = events }, { .fd = c->watch_fd, .events = POLLIN } };
 		int64_t left = deadline_ms - clock_mono_ms();
 		/* Over is over, even if there is something to read: a peer that sends events without end may be a hostile one. */
-		int r = left > 0 ? poll(&p, 1, (int)left) : 0;
+		int r = left > 0 ? poll(p, ARRAY_LEN(p), (int)left) : 0;
 
-		if (r > 0)
-			return 0;
 		if (r == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
-			return -errno;
+			return err_errno(e, -ETIMEDOUT, "%s", what);
+		if (r < 0 && errno != EINTR)
+			return err_errno(e, -errno, "%s", what);
+		if (r > 0 && p[0].revents)
+			return 0;
+		if (r > 0 && (r = c->watch(c->watch_arg, e)) < 0)
+			return r;
 	}
 }
 
@@ -115,9 +128,9 @@ static int sync_send(struct ipc_sync *c, const char *text, const int *fds, size_
 		if (n >= 0)
 			return 0;
 		if (n == -EAGAIN) {
-			r = sync_wait(c->fd, POLLOUT, deadline_ms);
+			r = sync_wait(c, POLLOUT, deadline_ms, "send", e);
 			if (r < 0)
-				return err_errno(e, r, "send");
+				return r;
 			continue;
 		}
 		fd_close(TAKE_FD(c->fd));
@@ -131,10 +144,10 @@ static int sync_send(struct ipc_sync *c, const char *text, const int *fds, size_
 static int sync_receive(struct ipc_sync *c, struct ipc_incoming *m, int *fds, size_t *n_fds, int64_t deadline_ms, struct err *e)
 {
 	ssize_t n;
-	int r = sync_wait(c->fd, POLLIN, deadline_ms);
+	int r = sync_wait(c, POLLIN, deadline_ms, "no answer", e);
 
 	if (r < 0)
-		return err_errno(e, r, "no answer");
+		return r;
 	*n_fds = FD_PASS_MAX;
 	n = fd_recv(c->fd, c->packet, sizeof(c->packet), fds, n_fds, MSG_DONTWAIT);
 	if (n == -EAGAIN)

@@ -921,6 +921,36 @@ static void test_sync_flooded(void **st)
 	close(p[1]);
 }
 
+static int watch_reads(void *arg, struct err *e)
+{
+	char byte;
+
+	assert_int_equal(read(*(int *)arg, &byte, 1), 1);
+	return byte == 'x' ? err_set(e, -EIO, "it said x") : 0;
+}
+
+/* What else may end a call. */
+static void test_sync_watch(void **st)
+{
+	struct ipc_sync *c;
+	struct err e = { 0 };
+	int p[2], w[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p), 0);
+	assert_int_equal(pipe(w), 0);
+	assert_int_equal(ipc_sync_open_fd(p[0], &c), 0);
+	ipc_sync_watch(c, w[0], watch_reads, &w[0]);
+	assert_int_equal(write(w[1], "abx", 3), 3);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000, &e), -EIO);
+	assert_string_equal(e.text, "it said x");
+	assert_int_equal(write(w[1], "a", 1), 1);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 50, &e), -ETIMEDOUT);
+	ipc_sync_close(c);
+	close(p[1]);
+	close(w[0]);
+	close(w[1]);
+}
+
 static int make_dir(void **st)
 {
 	return mkdtemp(dir) && str_format(path, sizeof(path), "%s/s", dir) == 0 ? 0 : -1;
@@ -940,7 +970,7 @@ int main(void)
 		T(test_does_not_read), T(test_many_calls), T(test_answer_to_the_gone), T(test_server_freed_inside),
 		T(test_client), T(test_client_fds), T(test_events), T(test_timeout), T(test_reconnect), T(test_unknown_op),
 		T(test_wrong_server_uid), T(test_too_many_in_flight), T(test_client_freed), T(test_hostile_server),
-		T(test_hostile_answers), T(test_sync), T(test_sync_fd), T(test_sync_flooded),
+		T(test_hostile_answers), T(test_sync), T(test_sync_fd), T(test_sync_flooded), T(test_sync_watch),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);
