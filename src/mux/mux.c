@@ -21,8 +21,9 @@
  */
 #define MUX_IN_BYTES (2 * MUX_FRAME_MAX)
 #define MUX_BUCKETS 256
-#define MUX_OUT_HARD_MAX (MUX_CONTROL_MAX + MUX_FRAME_MAX + MUX_STREAMS_MAX * MUX_STREAM_CONTROL_MAX)
-#define MUX_SEND_MIN 4096                        /* smaller pieces wait for more room, when there is more to be had */
+#define MUX_OUT_HARD_MAX                                                                           \
+	(MUX_CONTROL_MAX + MUX_FRAME_MAX + MUX_STREAMS_MAX * MUX_STREAM_CONTROL_MAX)
+#define MUX_SEND_MIN 4096 /* smaller pieces wait for more room, when there is more to be had */
 #define MUX_CREDIT_BATCH (MUX_CREDIT_INITIAL / 4)
 #define MUX_NONCE_BYTES 16
 #define MUX_RESET_BYTES (MUX_NONCE_BYTES + 4 + 8 + 16)
@@ -193,8 +194,8 @@ static void mux_forget(struct mux *m, struct mux_stream *s)
 }
 
 /* Puts a whole frame into the output. Control frames always find room: see MUX_STREAM_CONTROL_MAX. */
-static void mux_put(struct mux *m, enum mux_type type, uint8_t flags, uint32_t stream, const void *p, size_t n,
-		    const uint8_t *tag)
+static void mux_put(struct mux *m, enum mux_type type, uint8_t flags, uint32_t stream,
+		    const void *p, size_t n, const uint8_t *tag)
 {
 	uint8_t *dst = buf_reserve(&m->out, n + MUX_OVERHEAD);
 
@@ -333,7 +334,8 @@ static size_t mux_header(const struct mux *m, const uint8_t *p, struct mux_frame
 		return 0;
 	if (f->len < mux_types[f->type].min || f->len > mux_types[f->type].max)
 		return 0;
-	if ((f->flags & ~mux_types[f->type].flags) || (f->stream != 0) != mux_types[f->type].on_stream)
+	if ((f->flags & ~mux_types[f->type].flags) ||
+	    (f->stream != 0) != mux_types[f->type].on_stream)
 		return 0;
 	if (!(m->side == MUX_HOST ? mux_types[f->type].to_host : mux_types[f->type].to_guest))
 		return 0;
@@ -449,7 +451,9 @@ static bool mux_next_ending(struct mux *m, struct mux_event *ret)
 			m->end_bucket++;
 			continue;
 		}
-		*ret = (struct mux_event){ .type = MUX_EV_RST, .stream = s->id, .control = s->control, .user = s->user };
+		*ret = (struct mux_event){
+			.type = MUX_EV_RST, .stream = s->id, .control = s->control, .user = s->user
+		};
 		mux_forget(m, s);
 		return true;
 	}
@@ -462,13 +466,16 @@ static bool mux_next_ending(struct mux *m, struct mux_event *ret)
 }
 
 /* A rule was broken on a living stream: fatal on the host side, RST on the guest side. */
-static bool mux_violation(struct mux *m, struct mux_stream *s, const char *text, struct mux_event *ret)
+static bool mux_violation(struct mux *m, struct mux_stream *s, const char *text,
+			  struct mux_event *ret)
 {
 	uint32_t id = s->id;
 
 	if (m->side == MUX_HOST)
 		return mux_broken(m, text, id);
-	*ret = (struct mux_event){ .type = MUX_EV_RST, .stream = id, .control = s->control, .user = s->user };
+	*ret = (struct mux_event){
+		.type = MUX_EV_RST, .stream = id, .control = s->control, .user = s->user
+	};
 	mux_forget(m, s);
 	mux_put_ctl(m, MUX_RST, id);
 	return true;
@@ -490,7 +497,8 @@ static bool mux_on_open(struct mux *m, const struct mux_frame *f, struct mux_eve
 	return true;
 }
 
-static bool mux_on_data(struct mux *m, struct mux_stream *s, const struct mux_frame *f, struct mux_event *ret)
+static bool mux_on_data(struct mux *m, struct mux_stream *s, const struct mux_frame *f,
+			struct mux_event *ret)
 {
 	if (s->in_ended)
 		return mux_violation(m, s, "data after the end of a stream", ret);
@@ -503,7 +511,8 @@ static bool mux_on_data(struct mux *m, struct mux_stream *s, const struct mux_fr
 	return true;
 }
 
-static bool mux_on_end(struct mux *m, struct mux_stream *s, const struct mux_frame *f, struct mux_event *ret)
+static bool mux_on_end(struct mux *m, struct mux_stream *s, const struct mux_frame *f,
+		       struct mux_event *ret)
 {
 	if (s->in_ended)
 		return mux_violation(m, s, "a second end of a stream", ret);
@@ -514,14 +523,16 @@ static bool mux_on_end(struct mux *m, struct mux_stream *s, const struct mux_fra
 	return true;
 }
 
-static bool mux_on_rst(struct mux *m, struct mux_stream *s, const struct mux_frame *f, struct mux_event *ret)
+static bool mux_on_rst(struct mux *m, struct mux_stream *s, const struct mux_frame *f,
+		       struct mux_event *ret)
 {
 	ret->type = MUX_EV_RST;
 	mux_forget(m, s);
 	return true;
 }
 
-static bool mux_on_credit(struct mux *m, struct mux_stream *s, const struct mux_frame *f, struct mux_event *ret)
+static bool mux_on_credit(struct mux *m, struct mux_stream *s, const struct mux_frame *f,
+			  struct mux_event *ret)
 {
 	uint32_t n = get_u32(f->payload);
 
@@ -532,8 +543,8 @@ static bool mux_on_credit(struct mux *m, struct mux_stream *s, const struct mux_
 	return !s->out_ended;
 }
 
-static bool (*const mux_on[MUX_TYPE_COUNT])(struct mux *, struct mux_stream *, const struct mux_frame *,
-					     struct mux_event *) = {
+static bool (*const mux_on[MUX_TYPE_COUNT])(struct mux *, struct mux_stream *,
+					    const struct mux_frame *, struct mux_event *) = {
 	[MUX_DATA] = mux_on_data,
 	[MUX_END] = mux_on_end,
 	[MUX_RST] = mux_on_rst,
@@ -549,11 +560,14 @@ static bool mux_on_frame(struct mux *m, const struct mux_frame *f, struct mux_ev
 	if (f->type == MUX_OPEN)
 		return mux_on_open(m, f, ret);
 	if (!mux_on[f->type])
-		return m->side == MUX_HOST ? mux_broken(m, "RESET-ACK in the middle of a connection", 0) : false;
+		return m->side == MUX_HOST
+			       ? mux_broken(m, "RESET-ACK in the middle of a connection", 0)
+			       : false;
 	s = mux_find(m, f->stream);
 	if (!s) {
 		if (f->stream > m->last_id && m->side == MUX_HOST)
-			return mux_broken(m, "a frame for a stream that was never opened", f->stream);
+			return mux_broken(m, "a frame for a stream that was never opened",
+					  f->stream);
 		return false;
 	}
 	*ret = (struct mux_event){ .stream = s->id, .control = s->control, .user = s->user };
@@ -617,7 +631,9 @@ bool mux_next(struct mux *m, struct mux_event *ret)
 		if (m->in_off == m->in_len)
 			return false;
 		if (buf_len(&m->out) >= MUX_CONTROL_MAX)
-			return m->side == MUX_HOST ? mux_broken(m, "the guest sends and does not take", 0) : false;
+			return m->side == MUX_HOST
+				       ? mux_broken(m, "the guest sends and does not take", 0)
+				       : false;
 		if (m->sync == MUX_HUNT) {
 			if (m->side == MUX_GUEST)
 				mux_hunt_guest(m);
@@ -660,7 +676,8 @@ static size_t mux_can(const struct mux *m, const struct mux_stream *s)
 	room = MUX_OUT_MAX - used;
 	whole = room / MUX_FRAME_MAX;
 	rest = room % MUX_FRAME_MAX;
-	can = whole * MUX_PAYLOAD_MAX + (rest > MUX_OVERHEAD + MUX_SEND_MIN ? rest - MUX_OVERHEAD : 0);
+	can = whole * MUX_PAYLOAD_MAX +
+	      (rest > MUX_OVERHEAD + MUX_SEND_MIN ? rest - MUX_OVERHEAD : 0);
 	return can < s->out_credit ? can : s->out_credit;
 }
 

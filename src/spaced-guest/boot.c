@@ -39,7 +39,9 @@ static const struct mount_point late[] = {
 };
 
 static const struct { const char *path, *target; } links[] = {
-	{ "/dev/fd", "/proc/self/fd" }, { "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
+	{ "/dev/fd", "/proc/self/fd" },
+	{ "/dev/stdin", "/proc/self/fd/0" },
+	{ "/dev/stdout", "/proc/self/fd/1" },
 	{ "/dev/stderr", "/proc/self/fd/2" },
 };
 
@@ -55,7 +57,8 @@ static int mount_all(const struct mount_point *m, size_t n, struct err *e)
 	for (size_t i = 0; i < n; i++) {
 		if (mkdir(m[i].path, m[i].mode) < 0 && errno != EEXIST)
 			return err_errno(e, -errno, "cannot make %s", m[i].path);
-		if (mount(m[i].type, m[i].path, m[i].type, m[i].flags, m[i].data) < 0 && errno != EBUSY)
+		if (mount(m[i].type, m[i].path, m[i].type, m[i].flags, m[i].data) < 0 &&
+		    errno != EBUSY)
 			return err_errno(e, -errno, "cannot mount %s", m[i].path);
 	}
 	return 0;
@@ -123,7 +126,8 @@ static int switch_root(struct err *e)
 	}
 	unlink("/init");
 	unlink(MODULES "/order");
-	if (chdir(NEW_ROOT) < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 || chdir("/") < 0)
+	if (chdir(NEW_ROOT) < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0 || chroot(".") < 0 ||
+	    chdir("/") < 0)
 		return err_errno(e, -errno, "cannot switch to the root image");
 	return 0;
 }

@@ -14,7 +14,7 @@
 #include "base/str.h"
 
 #define THREADS_KEPT 8                           /* one of so many threads is not for commands */
-#define AGENT_MEMORY_MIN "33554432"              /* what reclaim never takes from the agent, bytes */
+#define AGENT_MEMORY_MIN "33554432" /* what reclaim never takes from the agent, bytes */
 
 struct cgroups {
 	int base, work;                          /* folders; -1 = none */
@@ -193,7 +193,8 @@ int cgroup_remove(struct cgroups *c, uint64_t n, bool killed)
 		c->pool[c->n_pool++] = n;
 		return 0;
 	}
-	return unlinkat(c->work, name_of(name, n), AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -errno;
+	return unlinkat(c->work, name_of(name, n), AT_REMOVEDIR) == 0 || errno == ENOENT ? 0
+											 : -errno;
 }
 
 int cgroups_kill_all(struct cgroups *c)

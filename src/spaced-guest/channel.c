@@ -16,7 +16,7 @@
 #include "spaced-guest/agent.h"
 #include "spaced-guest/serve.h"
 
-#define CHANNEL_ROUNDS 8                         /* in one turn, so that commands are served between */
+#define CHANNEL_ROUNDS 8 /* in one turn, so that commands are served between */
 #define CHANNEL_POLL_US 2000
 #define PORTS "/sys/class/virtio-ports"
 

@@ -43,13 +43,26 @@ static const struct { const char *name; int status; } codes[] = {
 _Static_assert(ARRAY_LEN(codes) == CONNECT_CODE_COUNT, "every code has a name and a status");
 
 static const struct { int num; enum connect_code code; } by_errno[] = {
-	{ -EINVAL, CONNECT_INVALID_ARGUMENT }, { -ENOTDIR, CONNECT_INVALID_ARGUMENT }, { -EISDIR, CONNECT_INVALID_ARGUMENT },
-	{ -ENAMETOOLONG, CONNECT_INVALID_ARGUMENT }, { -ELOOP, CONNECT_INVALID_ARGUMENT },
-	{ -ENOENT, CONNECT_NOT_FOUND }, { -ESRCH, CONNECT_NOT_FOUND }, { -EEXIST, CONNECT_ALREADY_EXISTS },
-	{ -EACCES, CONNECT_PERMISSION_DENIED }, { -EPERM, CONNECT_PERMISSION_DENIED }, { -EROFS, CONNECT_PERMISSION_DENIED },
-	{ -ENOSPC, CONNECT_RESOURCE_EXHAUSTED }, { -EDQUOT, CONNECT_RESOURCE_EXHAUSTED }, { -EAGAIN, CONNECT_RESOURCE_EXHAUSTED },
-	{ -ENOMEM, CONNECT_RESOURCE_EXHAUSTED }, { -EPIPE, CONNECT_FAILED_PRECONDITION }, { -ENOTEMPTY, CONNECT_FAILED_PRECONDITION },
-	{ -EBUSY, CONNECT_FAILED_PRECONDITION }, { -EXDEV, CONNECT_FAILED_PRECONDITION }, { -ENOSYS, CONNECT_UNIMPLEMENTED },
+	{ -EINVAL, CONNECT_INVALID_ARGUMENT },
+	{ -ENOTDIR, CONNECT_INVALID_ARGUMENT },
+	{ -EISDIR, CONNECT_INVALID_ARGUMENT },
+	{ -ENAMETOOLONG, CONNECT_INVALID_ARGUMENT },
+	{ -ELOOP, CONNECT_INVALID_ARGUMENT },
+	{ -ENOENT, CONNECT_NOT_FOUND },
+	{ -ESRCH, CONNECT_NOT_FOUND },
+	{ -EEXIST, CONNECT_ALREADY_EXISTS },
+	{ -EACCES, CONNECT_PERMISSION_DENIED },
+	{ -EPERM, CONNECT_PERMISSION_DENIED },
+	{ -EROFS, CONNECT_PERMISSION_DENIED },
+	{ -ENOSPC, CONNECT_RESOURCE_EXHAUSTED },
+	{ -EDQUOT, CONNECT_RESOURCE_EXHAUSTED },
+	{ -EAGAIN, CONNECT_RESOURCE_EXHAUSTED },
+	{ -ENOMEM, CONNECT_RESOURCE_EXHAUSTED },
+	{ -EPIPE, CONNECT_FAILED_PRECONDITION },
+	{ -ENOTEMPTY, CONNECT_FAILED_PRECONDITION },
+	{ -EBUSY, CONNECT_FAILED_PRECONDITION },
+	{ -EXDEV, CONNECT_FAILED_PRECONDITION },
+	{ -ENOSYS, CONNECT_UNIMPLEMENTED },
 };
 
 enum connect_code connect_code_of(int num)
@@ -176,7 +189,8 @@ bool connect_stream(struct req *r, const char *body, size_t n, const char **ret_
 		return false;
 	}
 	if (body[0] != 0 || ntohl(be) != n - ENVELOPE_BYTES) {
-		connect_fail(r, CONNECT_INVALID_ARGUMENT, "there must be exactly one whole message");
+		connect_fail(r, CONNECT_INVALID_ARGUMENT,
+			     "there must be exactly one whole message");
 		return false;
 	}
 	*ret_msg = body + ENVELOPE_BYTES;
@@ -197,7 +211,8 @@ void connect_event(struct req *r, const char *json, size_t n)
 
 size_t connect_event_room(size_t n)
 {
-	return CHUNK_HEAD_MAX + ENVELOPE_BYTES + sizeof(DATA_HEAD DATA_MID DATA_TAIL) + DATA_KIND_MAX + STR_B64_LEN(n) + 4;
+	return CHUNK_HEAD_MAX + ENVELOPE_BYTES + sizeof(DATA_HEAD DATA_MID DATA_TAIL) +
+	       DATA_KIND_MAX + STR_B64_LEN(n) + 4;
 }
 
 /* Written in one piece, without a copy in between: this is what carries the output of commands. */

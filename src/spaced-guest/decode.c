@@ -88,7 +88,8 @@ static int number(const json_t *v, const char *name, uint64_t max, uint64_t *ret
 {
 	if (json_is_string(v) && str_to_u64(json_string_value(v), max, ret) == 0)
 		return 0;
-	if (json_is_integer(v) && json_integer_value(v) >= 0 && (uint64_t)json_integer_value(v) <= max) {
+	if (json_is_integer(v) && json_integer_value(v) >= 0 &&
+	    (uint64_t)json_integer_value(v) <= max) {
 		*ret = (uint64_t)json_integer_value(v);
 		return 0;
 	}
@@ -102,7 +103,8 @@ static int get_number(const json_t *o, const char *name, uint64_t max, uint64_t 
 	return v ? number(v, name, max, ret, e) : 0;
 }
 
-static int get_object(const json_t *o, const char *name, bool needed, const json_t **ret, struct err *e)
+static int get_object(const json_t *o, const char *name, bool needed, const json_t **ret,
+		      struct err *e)
 {
 	*ret = get(o, name);
 	if (!*ret)
@@ -123,13 +125,15 @@ static int get_envs(const json_t *o, const char *name, struct envs *ret, struct 
 	ret->v = x_array(json_object_size(v) + 1, sizeof(char *));
 	json_object_foreach((json_t *)v, key, value) {
 		if (!json_is_string(value) || !*key || strchr(key, '='))
-			return err_set(e, -EINVAL, "'%s' must have names without '=' and string values", name);
+			return err_set(e, -EINVAL,
+				       "'%s' must have names without '=' and string values", name);
 		ret->v[ret->n++] = x_asprintf("%s=%s", key, json_string_value(value));
 	}
 	return 0;
 }
 
-static int get_base64(const json_t *v, const char *name, size_t max, uint8_t **ret, size_t *ret_n, struct err *e)
+static int get_base64(const json_t *v, const char *name, size_t max, uint8_t **ret, size_t *ret_n,
+		      struct err *e)
 {
 	size_t n, len;
 
@@ -193,8 +197,10 @@ static int start_from(const json_t *j, struct start_req *ret, struct err *e)
 
 	if (r < 0)
 		return r;
-	if ((r = get_argv(proc, &ret->argv, e)) < 0 || (r = get_envs(proc, "envs", &ret->envs, e)) < 0 ||
-	    (r = get_text(proc, "cwd", &ret->cwd, e)) < 0 || (r = get_text(j, "tag", &ret->tag, e)) < 0)
+	if ((r = get_argv(proc, &ret->argv, e)) < 0 ||
+	    (r = get_envs(proc, "envs", &ret->envs, e)) < 0 ||
+	    (r = get_text(proc, "cwd", &ret->cwd, e)) < 0 ||
+	    (r = get_text(j, "tag", &ret->tag, e)) < 0)
 		return r;
 	if (ret->tag && strlen(ret->tag) > DECODE_TAG_MAX)
 		return err_set(e, -EINVAL, "the tag is longer than %d bytes", DECODE_TAG_MAX);
@@ -342,7 +348,8 @@ int decode_update(const char *body, size_t n, struct update_req *ret, struct err
 	return r;
 }
 
-static int path_from(const json_t *j, const char *first, const char *second, struct path_req *ret, struct err *e)
+static int path_from(const json_t *j, const char *first, const char *second, struct path_req *ret,
+		     struct err *e)
 {
 	uint64_t depth = 0;
 	int r = get_text(j, first, &ret->path, e);
@@ -393,10 +400,12 @@ static int init_texts(const json_t *j, struct init_req *q, struct err *e)
 		size_t size, min;
 		const char *alphabet;
 	} texts[] = {
-		{ "sandbox", q->sandbox, sizeof(q->sandbox), 1, "abcdefghijklmnopqrstuvwxyz0123456789" },
+		{ "sandbox", q->sandbox, sizeof(q->sandbox), 1,
+		  "abcdefghijklmnopqrstuvwxyz0123456789" },
 		{ "tenant", q->tenant, sizeof(q->tenant), 0, NULL },
 		{ "template", q->template, sizeof(q->template), 0, NULL },
-		{ "hostname", q->hostname, sizeof(q->hostname), 1, "abcdefghijklmnopqrstuvwxyz0123456789-." },
+		{ "hostname", q->hostname, sizeof(q->hostname), 1,
+		  "abcdefghijklmnopqrstuvwxyz0123456789-." },
 		{ "machine_id", q->machine_id, sizeof(q->machine_id), 32, HEX },
 		{ "boot_id", q->boot_id, sizeof(q->boot_id), 36, HEX "-" },
 		{ "access_token", q->access_token, sizeof(q->access_token), 16, HEX },
@@ -410,7 +419,8 @@ static int init_texts(const json_t *j, struct init_req *q, struct err *e)
 			return r;
 		if (strlen(texts[i].dst) < texts[i].min)
 			return err_set(e, -EINVAL, "'%s' is missing or too short", texts[i].name);
-		if (texts[i].alphabet && !str_is(texts[i].dst, texts[i].min, texts[i].size, texts[i].alphabet))
+		if (texts[i].alphabet &&
+		    !str_is(texts[i].dst, texts[i].min, texts[i].size, texts[i].alphabet))
 			return err_set(e, -EINVAL, "'%s' has a wrong character", texts[i].name);
 	}
 	return 0;
@@ -426,13 +436,16 @@ static int init_from(const json_t *j, struct init_req *q, struct err *e)
 	if (r < 0 || (r = get_number(j, "generation", INT64_MAX, &q->generation, e)) < 0 ||
 	    (r = get_number(j, "wall_ms", INT64_MAX / 1000000, &wall, e)) < 0 ||
 	    (r = get_fixed(j, "activation", activation, sizeof(activation), e)) < 0 ||
-	    (r = get_base64(get(j, "entropy"), "entropy", DECODE_ENTROPY_MAX, &entropy, &q->n_entropy, e)) < 0 ||
-	    (r = get_envs(j, "env", &q->envs, e)) < 0 || (r = get_text(j, "default_workdir", &q->default_workdir, e)) < 0)
+	    (r = get_base64(get(j, "entropy"), "entropy", DECODE_ENTROPY_MAX, &entropy,
+			    &q->n_entropy, e)) < 0 ||
+	    (r = get_envs(j, "env", &q->envs, e)) < 0 ||
+	    (r = get_text(j, "default_workdir", &q->default_workdir, e)) < 0)
 		return r;
 	if (str_unhex(q->activation, sizeof(q->activation), activation) < 0)
 		return wrong(e, "activation", "32 hex digits");
 	if (q->n_entropy < DECODE_ENTROPY_MIN || q->n_entropy > DECODE_ENTROPY_MAX)
-		return err_set(e, -EINVAL, "'entropy' must have %d to %d bytes", DECODE_ENTROPY_MIN, DECODE_ENTROPY_MAX);
+		return err_set(e, -EINVAL, "'entropy' must have %d to %d bytes", DECODE_ENTROPY_MIN,
+			       DECODE_ENTROPY_MAX);
 	if (wall == 0)
 		return err_set(e, -EINVAL, "'wall_ms' is missing");
 	memcpy(q->entropy, entropy, q->n_entropy);

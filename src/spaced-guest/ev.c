@@ -12,7 +12,7 @@
 struct ev {
 	int epfd;
 	struct list timers, jobs;
-	int64_t next_due_ms;                     /* never later than the first timer; INT64_MAX = none */
+	int64_t next_due_ms; /* never later than the first timer; INT64_MAX = none */
 	struct epoll_event batch[EV_BATCH];
 	int batch_n, batch_at;                   /* being dispatched */
 };

@@ -28,8 +28,8 @@
 
 /* Errors of the file system as HTTP; anything else is 400. */
 static const struct { int num, status; } statuses[] = {
-	{ -ENOENT, 404 }, { -EACCES, 403 }, { -EPERM, 403 }, { -EROFS, 403 }, { -ENOSPC, 507 }, { -EDQUOT, 507 },
-	{ -EMFILE, 503 }, { -ENFILE, 503 }, { -EIO, 500 },
+	{ -ENOENT, 404 }, { -EACCES, 403 }, { -EPERM, 403 },  { -EROFS, 403 }, { -ENOSPC, 507 },
+	{ -EDQUOT, 507 }, { -EMFILE, 503 }, { -ENFILE, 503 }, { -EIO, 500 },
 };
 
 static int status_of(int num)
@@ -156,7 +156,8 @@ static void disposition(char *dst, size_t size, const char *path)
 	str_format(dst, size - 1, "inline; filename=\"%s", path_name(path));
 	n = strlen(dst);
 	for (size_t i = strlen("inline; filename=\""); i < n; i++)
-		if ((unsigned char)dst[i] < 0x20 || dst[i] == 0x7f || dst[i] == '"' || dst[i] == '\\')
+		if ((unsigned char)dst[i] < 0x20 || dst[i] == 0x7f || dst[i] == '"' ||
+		    dst[i] == '\\')
 			dst[i] = '_';
 	dst[n] = '"';
 	dst[n + 1] = '\0';
@@ -165,7 +166,9 @@ static void disposition(char *dst, size_t size, const char *path)
 static void download_begin(struct req *r, int fd, const struct stat *st, const char *path)
 {
 	char name[300];
-	const struct http_field fields[] = { { "Content-Disposition", name }, { "Vary", "Accept-Encoding" }, { NULL, NULL } };
+	const struct http_field fields[] = { { "Content-Disposition", name },
+					     { "Vary", "Accept-Encoding" },
+					     { NULL, NULL } };
 	struct download *d;
 	int64_t size = st->st_size;
 	char first;
@@ -266,7 +269,8 @@ static int upload_fail(struct upload *up, int num, const char *path, const char 
 	if (num == -ENOSPC || num == -EDQUOT)
 		req_error(r, 507, "not enough disk space for '%s'", path);
 	else
-		req_error(r, num == -ENOENT ? 400 : status_of(num), "'%s' cannot be %s: %s", path, what, strerror(-num));
+		req_error(r, num == -ENOENT ? 400 : status_of(num), "'%s' cannot be %s: %s", path,
+			  what, strerror(-num));
 	return num;
 }
 
@@ -329,7 +333,8 @@ static int put_metadata(struct req *r, int fd)
 		if (strncasecmp(f->name, METADATA_PREFIX, strlen(METADATA_PREFIX)) != 0)
 			continue;
 		total += strlen(key) + strlen(f->value);
-		if (!*key || total > FILES_METADATA_MAX || str_format(attr, sizeof(attr), METADATA_XATTR "%s", key) < 0)
+		if (!*key || total > FILES_METADATA_MAX ||
+		    str_format(attr, sizeof(attr), METADATA_XATTR "%s", key) < 0)
 			return -EINVAL;
 		for (char *c = attr; *c; c++)
 			if (*c >= 'A' && *c <= 'Z')
@@ -395,7 +400,8 @@ static int part_begin(void *arg, const char *name, const char *filename)
 		return 0;
 	if (up->path) {
 		if (up->n) {
-			req_error(up->r, 400, "with a path in the query there can be one file only");
+			req_error(up->r, 400,
+				  "with a path in the query there can be one file only");
 			return -EINVAL;
 		}
 		return target_begin(up, up->path);
@@ -426,7 +432,8 @@ static int upload_body(struct req *r, const char *p, size_t n)
 	int ret = up->gz ? gunzip_feed(up->gz, p, n, feed_plain, up) : feed_plain(up, p, n);
 
 	if (ret < 0 && !r->answered)
-		req_error(r, 400, up->gz && !up->mp ? "the body is no gzip data" : "the body is malformed");
+		req_error(r, 400,
+			  up->gz && !up->mp ? "the body is no gzip data" : "the body is malformed");
 	if (ret < 0)
 		upload_free(r);
 	return ret;
@@ -479,11 +486,14 @@ static void upload_end(struct req *r)
 	upload_free(r);
 }
 
-static const struct req_ops upload_ops = { .body = upload_body, .body_end = upload_end, .gone = upload_free };
+static const struct req_ops upload_ops = { .body = upload_body,
+					   .body_end = upload_end,
+					   .gone = upload_free };
 
 void files_post(struct req *r)
 {
-	const char *type = http_get(&r->head, "Content-Type"), *encoding = http_get(&r->head, "Content-Encoding");
+	const char *type = http_get(&r->head, "Content-Type"),
+		   *encoding = http_get(&r->head, "Content-Encoding");
 	struct upload *up = x_alloc(sizeof(*up));
 
 	up->r = r;
@@ -503,7 +513,9 @@ void files_post(struct req *r)
 		if (!up->mp)
 			req_error(r, 400, "the content type has no usable boundary");
 	} else if (!type || strncasecmp(type, "application/octet-stream", 24) != 0) {
-		req_error(r, 415, "the content type must be multipart/form-data or application/octet-stream");
+		req_error(
+			r, 415,
+			"the content type must be multipart/form-data or application/octet-stream");
 	} else if (!up->path) {
 		req_error(r, 400, "the query must have a path");
 	} else {

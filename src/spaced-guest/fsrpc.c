@@ -28,14 +28,17 @@
 
 static const char *type_name(mode_t mode)
 {
-	return S_ISDIR(mode) ? "FILE_TYPE_DIRECTORY" : S_ISLNK(mode) ? "FILE_TYPE_SYMLINK" : "FILE_TYPE_FILE";
+	return S_ISDIR(mode)   ? "FILE_TYPE_DIRECTORY"
+	       : S_ISLNK(mode) ? "FILE_TYPE_SYMLINK"
+			       : "FILE_TYPE_FILE";
 }
 
 /* As Go prints modes: type letter, then rwx three times. */
 static void permissions(char dst[11], mode_t mode)
 {
 	static const struct { mode_t type; char c; } types[] = {
-		{ S_IFDIR, 'd' }, { S_IFLNK, 'L' }, { S_IFIFO, 'p' }, { S_IFSOCK, 'S' }, { S_IFCHR, 'c' }, { S_IFBLK, 'D' },
+		{ S_IFDIR, 'd' },  { S_IFLNK, 'L' }, { S_IFIFO, 'p' },
+		{ S_IFSOCK, 'S' }, { S_IFCHR, 'c' }, { S_IFBLK, 'D' },
 	};
 
 	dst[0] = '-';
@@ -87,9 +90,11 @@ static int put_entry(struct buf *b, struct users_names *names, const char *path,
 		target = realpath(path, NULL);
 	permissions(perm, st.st_mode);
 	clock_iso(time, (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000);
-	r = buf_puts(b, "{") | text_member(b, "name", path_name(path)) | buf_puts(b, ",") | text_member(b, "path", path);
-	r |= buf_putf(b, ",\"type\":\"%s\",\"size\":\"%" PRId64 "\",\"mode\":%u,\"permissions\":\"%s\",", type_name(to.st_mode),
-		      (int64_t)st.st_size, (unsigned)(to.st_mode & 07777), perm);
+	r = buf_puts(b, "{") | text_member(b, "name", path_name(path)) | buf_puts(b, ",") |
+	    text_member(b, "path", path);
+	r |= buf_putf(
+		b, ",\"type\":\"%s\",\"size\":\"%" PRId64 "\",\"mode\":%u,\"permissions\":\"%s\",",
+		type_name(to.st_mode), (int64_t)st.st_size, (unsigned)(to.st_mode & 07777), perm);
 	r |= text_member(b, "owner", users_name(names, st.st_uid)) | buf_puts(b, ",");
 	r |= text_member(b, "group", users_group(names, st.st_gid));
 	r |= buf_putf(b, ",\"modifiedTime\":\"%s\"", time);
@@ -103,7 +108,8 @@ static int put_entry(struct buf *b, struct users_names *names, const char *path,
 /* ---- the short calls ---- */
 
 /* Content type, user, body, path; false = answered. */
-static bool begin(struct req *r, const char *body, size_t n, bool move, struct user *u, struct path_req *q)
+static bool begin(struct req *r, const char *body, size_t n, bool move, struct user *u,
+		  struct path_req *q)
 {
 	struct err e = { 0 };
 	char *full = NULL;
@@ -114,7 +120,8 @@ static bool begin(struct req *r, const char *body, size_t n, bool move, struct u
 		connect_fail(r, CONNECT_UNAUTHENTICATED, "%s", e.text);
 		return false;
 	}
-	if ((move ? decode_move(body, n, q, &e) : decode_path(body, n, q, &e)) < 0 || path_resolve(r->a, u, q->path, &full, &e) < 0)
+	if ((move ? decode_move(body, n, q, &e) : decode_path(body, n, q, &e)) < 0 ||
+	    path_resolve(r->a, u, q->path, &full, &e) < 0)
 		goto bad;
 	free(q->path);
 	q->path = full;
@@ -195,7 +202,8 @@ void fsrpc_make_dir(struct req *r, const char *body, size_t n)
 	if (ret == -EEXIST)
 		connect_fail(r, CONNECT_ALREADY_EXISTS, "directory already exists: %s", q.path);
 	else if (ret == -ENOTDIR)
-		connect_fail(r, CONNECT_INVALID_ARGUMENT, "path already exists but it is not a directory: %s", q.path);
+		connect_fail(r, CONNECT_INVALID_ARGUMENT,
+			     "path already exists but it is not a directory: %s", q.path);
 	else if (ret < 0)
 		fail(r, ret, "cannot make directory", q.path);
 	path_req_done(&q);
@@ -358,7 +366,8 @@ static void walk_step(struct ev_job *j)
 		ret = w->levels[w->n - 1].dir ? level_read(&w->levels[w->n - 1]) : level_entries(w);
 	users_leave();
 	if (ret < 0) {
-		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, "there is too much to list; ask with a smaller depth");
+		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED,
+			     "there is too much to list; ask with a smaller depth");
 		walk_free(r);
 	} else if (w->n == 0) {
 		buf_puts(&w->b, "]}");
@@ -396,7 +405,8 @@ void fsrpc_list_dir(struct req *r, const char *body, size_t n)
 	} else {
 		walk_free(r);
 		if (ret == -ENOTDIR)
-			connect_fail(r, CONNECT_INVALID_ARGUMENT, "path is not a directory: %s", q.path);
+			connect_fail(r, CONNECT_INVALID_ARGUMENT, "path is not a directory: %s",
+				     q.path);
 		else
 			fail(r, ret, "cannot list", q.path);
 	}

@@ -8,8 +8,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static int begin(void *arg, const char *name, const char *filename) { return filename ? (int)(strlen(filename) % 1) : 0; }
-static int piece(void *arg, const char *p, size_t n) { return n ? *(volatile const char *)p & 0 : 0; }
+static int begin(void *arg, const char *name, const char *filename)
+{
+	return filename ? (int)(strlen(filename) % 1) : 0;
+}
+static int piece(void *arg, const char *p, size_t n)
+{
+	return n ? *(volatile const char *)p & 0 : 0;
+}
 static int end(void *arg) { return 0; }
 
 static void rpcs(const char *p, size_t n)
@@ -36,7 +42,8 @@ static void rpcs(const char *p, size_t n)
 	path_req_done(&path);
 	decode_move(p, n, &move, &e);
 	path_req_done(&move);
-	if (decode_init(p, n, init, &e) == 0 && (init->n_entropy < DECODE_ENTROPY_MIN || init->n_entropy > DECODE_ENTROPY_MAX))
+	if (decode_init(p, n, init, &e) == 0 &&
+	    (init->n_entropy < DECODE_ENTROPY_MIN || init->n_entropy > DECODE_ENTROPY_MAX))
 		abort();
 	init_req_done(init);
 	free(init);

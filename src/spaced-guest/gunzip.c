@@ -32,7 +32,8 @@ void gunzip_free(struct gunzip *g)
 	free(g);
 }
 
-int gunzip_feed(struct gunzip *g, const char *p, size_t n, int (*out)(void *arg, const char *p, size_t n), void *arg)
+int gunzip_feed(struct gunzip *g, const char *p, size_t n,
+		int (*out)(void *arg, const char *p, size_t n), void *arg)
 {
 	g->z.next_in = (Bytef *)p;
 	g->z.avail_in = (uInt)n;

@@ -57,7 +57,8 @@ static int set_clock(struct agent *a, const struct init_req *q, struct err *e)
 {
 	struct timespec t = { .tv_sec = q->wall_ms / 1000, .tv_nsec = q->wall_ms % 1000 * 1000000 };
 
-	return clock_settime(CLOCK_REALTIME, &t) < 0 ? err_errno(e, -errno, "cannot set the clock") : 0;
+	return clock_settime(CLOCK_REALTIME, &t) < 0 ? err_errno(e, -errno, "cannot set the clock")
+						     : 0;
 }
 
 /* The host's bytes are credited, and the generator is reseeded at once: copies of a snapshot would go on alike (seen). */
@@ -95,7 +96,8 @@ char *init_hosts_text(const char *old, const char *hostname)
 	buf_init(&b, HOSTS_MAX + 256);
 	while (*old) {
 		size_t n = strcspn(old, "\n");
-		bool ours = str_starts(old, HOSTS_NAME_ADDRESS) && (old[9] == ' ' || old[9] == '\t');
+		bool ours =
+			str_starts(old, HOSTS_NAME_ADDRESS) && (old[9] == ' ' || old[9] == '\t');
 
 		if (ours && !done)
 			buf_putf(&b, HOSTS_NAME_ADDRESS "\t%s\n", hostname);
@@ -136,7 +138,9 @@ static int set_boot_id(struct agent *a, const struct init_req *q, struct err *e)
 		r = put_file("/run/space/boot_id", text, 0444);
 	if (r == 0 && !a->boot_id_mounted) {
 		if (mount("/run/space/boot_id", BOOT_ID, NULL, MS_BIND, NULL) < 0 ||
-		    mount(NULL, BOOT_ID, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+		    mount(NULL, BOOT_ID, NULL,
+			  MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+			  NULL) < 0)
 			r = -errno;
 		a->boot_id_mounted = r == 0;
 	}
@@ -150,7 +154,8 @@ static unsigned remove_ssh_keys(void)
 	unsigned n = 0;
 
 	while (d && (de = readdir(d)))
-		if (str_starts(de->d_name, "ssh_host_") && strstr(de->d_name, "_key") && unlinkat(dirfd(d), de->d_name, 0) == 0)
+		if (str_starts(de->d_name, "ssh_host_") && strstr(de->d_name, "_key") &&
+		    unlinkat(dirfd(d), de->d_name, 0) == 0)
 			n++;
 	if (d)
 		closedir(d);
@@ -160,7 +165,9 @@ static unsigned remove_ssh_keys(void)
 /* The old keys go before the answer; making new ones takes seconds and goes on behind it. */
 static int renew_ssh_keys(struct agent *a, const struct init_req *q, struct err *e)
 {
-	static char *const argv[] = { "ssh-keygen", "-A", NULL }, *const envp[] = { "PATH=" AGENT_PATH_ENV, NULL };
+	static char *const argv[] = { "ssh-keygen", "-A", NULL }, *const envp[] = {
+		"PATH=" AGENT_PATH_ENV, NULL
+	};
 	struct user root = { .name = "root", .home = "/root" };
 	autoclose int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	int status;
@@ -168,8 +175,15 @@ static int renew_ssh_keys(struct agent *a, const struct init_req *q, struct err 
 
 	if (remove_ssh_keys() == 0)
 		return 0;
-	pid = spawn_start(&(struct spawn){ .argv = argv, .envp = envp, .cwd = "/", .user = &root, .in = null, .out = null,
-			  .err = null, .cgroup = -1 }, &status);
+	pid = spawn_start(&(struct spawn){ .argv = argv,
+					   .envp = envp,
+					   .cwd = "/",
+					   .user = &root,
+					   .in = null,
+					   .out = null,
+					   .err = null,
+					   .cgroup = -1 },
+			  &status);
 	if (pid < 0)
 		log_warn("no new ssh host keys", F_INT("errno", -pid));
 	else
@@ -197,7 +211,8 @@ static int write_run_files(struct agent *a, const struct init_req *q, struct err
 }
 
 static int (*const vm_steps[])(struct agent *a, const struct init_req *q, struct err *e) = {
-	set_clock, add_entropy, set_machine_id, set_hostname, set_boot_id, set_network, write_run_files, renew_ssh_keys,
+	set_clock,   add_entropy, set_machine_id,  set_hostname,
+	set_boot_id, set_network, write_run_files, renew_ssh_keys,
 };
 
 static void take_over(struct agent *a, struct init_req *q)
@@ -219,7 +234,8 @@ static void take_over(struct agent *a, struct init_req *q)
 
 static bool epoch_eq(const struct mux_epoch *a, uint64_t generation, const uint8_t *activation)
 {
-	return a->generation == generation && memcmp(a->activation, activation, sizeof(a->activation)) == 0;
+	return a->generation == generation &&
+	       memcmp(a->activation, activation, sizeof(a->activation)) == 0;
 }
 
 void init_epoch(struct agent *a, const struct mux_epoch *epoch)
@@ -230,7 +246,8 @@ void init_epoch(struct agent *a, const struct mux_epoch *epoch)
 	a->ready = same;
 	if (!same)
 		cgroups_freeze_all(a->cgroups, true);
-	log_info("host attached", F_UINT("generation", epoch->generation), F_STR("execution", same ? "known" : "new"));
+	log_info("host attached", F_UINT("generation", epoch->generation),
+		 F_STR("execution", same ? "known" : "new"));
 }
 
 void init_handle(struct req *r, const char *body, size_t n)
@@ -252,7 +269,8 @@ void init_handle(struct req *r, const char *body, size_t n)
 		} else {
 			take_over(a, &q);
 			cgroups_freeze_all(a->cgroups, false);
-			log_info("initialised", F_REQ(r->id), F_STR("sandbox", a->sandbox), F_UINT("generation", q.generation));
+			log_info("initialised", F_REQ(r->id), F_STR("sandbox", a->sandbox),
+				 F_UINT("generation", q.generation));
 			req_answer(r, 204, NULL, NULL, 0);
 		}
 	}
@@ -280,8 +298,15 @@ static int run_once(struct agent *a, char *const *argv, struct err *e)
 	if (user_find(a->default_user, &u) < 0)
 		return err_set(e, -ENOENT, "there is no user '%s'", a->default_user);
 	process_envs(a, &u, NULL, &envs);
-	pid = spawn_start(&(struct spawn){ .argv = argv, .envp = envs.v, .cwd = u.home, .user = &u, .in = null, .out = null,
-			  .err = null, .cgroup = -1 }, &fd);
+	pid = spawn_start(&(struct spawn){ .argv = argv,
+					   .envp = envs.v,
+					   .cwd = u.home,
+					   .user = &u,
+					   .in = null,
+					   .out = null,
+					   .err = null,
+					   .cgroup = -1 },
+			  &fd);
 	envs_done(&envs);
 	if (pid < 0)
 		return err_errno(e, pid, "cannot run %s", argv[0]);
@@ -299,10 +324,13 @@ static int run_once(struct agent *a, char *const *argv, struct err *e)
 static int rehearse(struct agent *a, struct err *e)
 {
 	static const struct init_req nobody = {
-		.hostname = "localhost", .machine_id = NO_ID, .boot_id = "00000000-0000-0000-0000-000000000000",
+		.hostname = "localhost",
+		.machine_id = NO_ID,
+		.boot_id = "00000000-0000-0000-0000-000000000000",
 	};
-	static int (*const steps[])(struct agent *a, const struct init_req *q, struct err *e) = {
-		set_machine_id, set_hostname, set_boot_id, set_network, write_run_files, renew_ssh_keys,
+	static int (*const steps[])(struct agent * a, const struct init_req *q, struct err *e) = {
+		set_machine_id, set_hostname,	 set_boot_id,
+		set_network,	write_run_files, renew_ssh_keys,
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(steps); i++)

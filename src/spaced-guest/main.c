@@ -38,14 +38,18 @@ struct signals { struct ev_watch watch; struct agent *a; };
 
 static int usage(void)
 {
-	fprintf(stderr, "usage: spaced-guest [--no-init] [--channel-fd N | --port NAME] [--root DIR] [--cgroup DIR]\n");
+	fprintf(stderr, "usage: spaced-guest [--no-init] [--channel-fd N | --port NAME] [--root "
+			"DIR] [--cgroup DIR]\n");
 	return 2;
 }
 
 static int parse_options(int argc, char **argv, struct options *o)
 {
 	const struct { const char *name, **value; } with_value[] = {
-		{ "--channel-fd", &o->channel_fd }, { "--port", &o->port }, { "--root", &o->root }, { "--cgroup", &o->cgroup },
+		{ "--channel-fd", &o->channel_fd },
+		{ "--port", &o->port },
+		{ "--root", &o->root },
+		{ "--cgroup", &o->cgroup },
 	};
 
 	for (int i = 1; i < argc; i++) {
@@ -59,7 +63,7 @@ static int parse_options(int argc, char **argv, struct options *o)
 			k++;
 		if (k < ARRAY_LEN(with_value) && i + 1 < argc)
 			*with_value[k].value = argv[++i];
-		else if (getpid() != 1)          /* the kernel gives PID 1 what it does not know itself */
+		else if (getpid() != 1) /* the kernel gives PID 1 what it does not know itself */
 			return -EINVAL;
 	}
 	return 0;
@@ -165,7 +169,8 @@ static int serve(struct agent *a, const struct options *o, int port, struct err 
 		log_warn("no network", F_ERR(e));
 	r = open_channel(a, o, port, e);
 	if (r == 0)
-		log_info("agent ready", F_STR("version", SPACE_VERSION), F_STR("cgroups", cgroups_there(a->cgroups) ? "yes" : "no"));
+		log_info("agent ready", F_STR("version", SPACE_VERSION),
+			 F_STR("cgroups", cgroups_there(a->cgroups) ? "yes" : "no"));
 	while (r == 0 && !a->quit) {
 		r = ev_turn(a->ev, busy);
 		busy = channel_run(a->channel);

@@ -12,7 +12,7 @@
 #include "base/fd.h"
 
 #define PROC_MAX (64 << 10)
-#define CPU_FIELDS 8                     /* user nice system idle iowait irq softirq steal (proc(5)) */
+#define CPU_FIELDS 8 /* user nice system idle iowait irq softirq steal (proc(5)) */
 #define MIB (1024 * 1024)
 
 static uint64_t meminfo(const char *text, const char *name)
@@ -28,7 +28,8 @@ static double cpu_used_pct(struct agent *a)
 	uint64_t all = 0, idle = 0, busy, d_all, d_busy;
 	char *p;
 
-	if (fd_read_file(AT_FDCWD, "/proc/stat", PROC_MAX, &text, NULL) < 0 || strncmp(text, "cpu ", 4) != 0)
+	if (fd_read_file(AT_FDCWD, "/proc/stat", PROC_MAX, &text, NULL) < 0 ||
+	    strncmp(text, "cpu ", 4) != 0)
 		return 0;
 	p = text + 4;
 	for (int i = 0; i < CPU_FIELDS; i++) {
@@ -61,10 +62,14 @@ void metrics_handle(struct req *r, const char *body, size_t n)
 	statvfs("/", &vfs);
 	disk = (uint64_t)vfs.f_blocks * vfs.f_frsize;
 	buf_init(&b, 1024);
-	buf_putf(&b, "{\"ts\":%" PRId64 ",\"cpu_count\":%ld,\"cpu_used_pct\":%.2f,", clock_wall_ms() / 1000,
-		 sysconf(_SC_NPROCESSORS_ONLN), cpu_used_pct(r->a));
-	buf_putf(&b, "\"mem_total\":%" PRIu64 ",\"mem_used\":%" PRIu64 ",\"mem_cache\":%" PRIu64 ",", total, total - avail, cache);
-	buf_putf(&b, "\"mem_total_mib\":%" PRIu64 ",\"mem_used_mib\":%" PRIu64 ",", total / MIB, (total - avail) / MIB);
-	buf_putf(&b, "\"disk_used\":%" PRIu64 ",\"disk_total\":%" PRIu64 "}", disk - (uint64_t)vfs.f_bfree * vfs.f_frsize, disk);
+	buf_putf(&b, "{\"ts\":%" PRId64 ",\"cpu_count\":%ld,\"cpu_used_pct\":%.2f,",
+		 clock_wall_ms() / 1000, sysconf(_SC_NPROCESSORS_ONLN), cpu_used_pct(r->a));
+	buf_putf(&b,
+		 "\"mem_total\":%" PRIu64 ",\"mem_used\":%" PRIu64 ",\"mem_cache\":%" PRIu64 ",",
+		 total, total - avail, cache);
+	buf_putf(&b, "\"mem_total_mib\":%" PRIu64 ",\"mem_used_mib\":%" PRIu64 ",", total / MIB,
+		 (total - avail) / MIB);
+	buf_putf(&b, "\"disk_used\":%" PRIu64 ",\"disk_total\":%" PRIu64 "}",
+		 disk - (uint64_t)vfs.f_bfree * vfs.f_frsize, disk);
 	req_answer_buf(r, 200, "application/json", &b);
 }

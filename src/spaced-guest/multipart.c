@@ -64,7 +64,10 @@ static bool get_param(const char *value, const char *name, char *dst, size_t siz
 /* Browsers and SDKs write these three as percent escapes (HTML, multipart/form-data encoding), and nothing else. */
 static void unescape(char *s)
 {
-	static const struct { const char *from; char to; } table[] = { { "%22", '"' }, { "%0D", '\r' }, { "%0A", '\n' } };
+	static const struct {
+		const char *from;
+		char to;
+	} table[] = { { "%22", '"' }, { "%0D", '\r' }, { "%0A", '\n' } };
 	char *dst = s;
 
 	while (*s) {
@@ -78,7 +81,8 @@ static void unescape(char *s)
 	*dst = '\0';
 }
 
-struct multipart *multipart_new(const char *content_type, const struct multipart_ops *ops, void *arg)
+struct multipart *multipart_new(const char *content_type, const struct multipart_ops *ops,
+				void *arg)
 {
 	char boundary[MULTIPART_BOUNDARY_MAX + 1];
 	struct multipart *m;
@@ -134,7 +138,8 @@ static int part_begin(struct multipart *m, char *head)
 /* Each step: 1 = made progress, 0 = needs more input, < 0 = error. */
 static int step_data(struct multipart *m)
 {
-	const char *p = buf_data(&m->in), *found = memmem(p, buf_len(&m->in), m->delim, m->delim_len);
+	const char *p = buf_data(&m->in),
+		   *found = memmem(p, buf_len(&m->in), m->delim, m->delim_len);
 	size_t n = found ? (size_t)(found - p) : buf_len(&m->in);
 	int r = 0;
 
@@ -199,8 +204,8 @@ static int step_epilogue(struct multipart *m)
 }
 
 static int (*const steps[])(struct multipart *m) = {
-	[PREAMBLE] = step_data, [AFTER_BOUNDARY] = step_after, [HEAD] = step_head, [DATA] = step_data,
-	[EPILOGUE] = step_epilogue,
+	[PREAMBLE] = step_data, [AFTER_BOUNDARY] = step_after, [HEAD] = step_head,
+	[DATA] = step_data,	[EPILOGUE] = step_epilogue,
 };
 
 int multipart_feed(struct multipart *m, const char *p, size_t n)

@@ -54,7 +54,9 @@ static bool is_set(int fd)
 static int set_address(int fd)
 {
 	struct ifreq q = { 0 };
-	struct rtentry rt = { .rt_dst = addr("0.0.0.0"), .rt_genmask = addr("0.0.0.0"), .rt_flags = RTF_UP | RTF_GATEWAY };
+	struct rtentry rt = { .rt_dst = addr("0.0.0.0"),
+			      .rt_genmask = addr("0.0.0.0"),
+			      .rt_flags = RTF_UP | RTF_GATEWAY };
 	char dev[] = NETWORK_DEVICE;
 
 	str_copy(q.ifr_name, sizeof(q.ifr_name), NETWORK_DEVICE);

@@ -57,7 +57,8 @@ int path_clean(const char *base, const char *path, char **ret)
 	return 0;
 }
 
-int path_resolve(const struct agent *a, const struct user *u, const char *path, char **ret, struct err *e)
+int path_resolve(const struct agent *a, const struct user *u, const char *path, char **ret,
+		 struct err *e)
 {
 	const char *base = a->default_workdir ? a->default_workdir : u->home;
 	int r;

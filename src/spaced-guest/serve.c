@@ -42,7 +42,10 @@ static void envs(struct req *r, const char *body, size_t n)
 	req_answer(r, 200, "application/json", text, text ? strlen(text) : 0);
 }
 
-#define RPC(service, method, limit, fn) { "POST", "/" service "/" method, ROUTE_DATA, limit, fn, NULL }
+#define RPC(service, method, limit, fn)                                                            \
+	{                                                                                          \
+		"POST", "/" service "/" method, ROUTE_DATA, limit, fn, NULL                        \
+	}
 
 static const struct route routes[] = {
 	{ "GET", "/health", ROUTE_DATA | ROUTE_CONTROL | ROUTE_OPEN, 1, health, NULL },
@@ -105,7 +108,8 @@ void req_cut(struct req *r)
 
 /* ---- answers ---- */
 
-void req_start(struct req *r, int status, const char *content_type, const struct http_field *fields, int64_t length)
+void req_start(struct req *r, int status, const char *content_type, const struct http_field *fields,
+	       int64_t length)
 {
 	assert(!r->answered);
 	r->answered = true;
@@ -182,7 +186,8 @@ void req_error(struct req *r, int status, const char *fmt, ...)
 	vsnprintf(msg, sizeof(msg), fmt, ap);
 	va_end(ap);
 	if (status >= 500 && log_limit_ok(&limit, 60))
-		log_warn("request failed", F_REQ(r->id), F_INT("status", status), F_STR("error", msg));
+		log_warn("request failed", F_REQ(r->id), F_INT("status", status),
+			 F_STR("error", msg));
 	buf_init(&b, 8 * ERR_TEXT_MAX);
 	buf_putf(&b, "{\"code\":%d,", status);
 	text_member(&b, "message", msg);
@@ -236,7 +241,8 @@ static bool token_ok(struct req *r)
 {
 	const char *t = http_get(&r->head, "X-Access-Token");
 
-	return t && r->a->token.n && strlen(t) == r->a->token.n && secret_eq(&r->a->token, t, strlen(t));
+	return t && r->a->token.n && strlen(t) == r->a->token.n &&
+	       secret_eq(&r->a->token, t, strlen(t));
 }
 
 /* ---- input ---- */
@@ -244,7 +250,8 @@ static bool token_ok(struct req *r)
 static const struct route *find_route(struct req *r, const char *path, bool *ret_path_known)
 {
 	for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
-		if (!(routes[i].flags & (r->control ? ROUTE_CONTROL : ROUTE_DATA)) || !str_eq(routes[i].path, path))
+		if (!(routes[i].flags & (r->control ? ROUTE_CONTROL : ROUTE_DATA)) ||
+		    !str_eq(routes[i].path, path))
 			continue;
 		*ret_path_known = true;
 		if (str_eq(routes[i].method, r->head.method))
@@ -268,8 +275,10 @@ static bool admit(struct req *r, const char *path, bool path_known)
 		return true;
 	if (path_known)
 		req_error(r, 405, "this path does not know the method %s", r->head.method);
-	else if (str_starts(path, "/process.Process/") || str_starts(path, "/filesystem.Filesystem/"))
-		connect_fail(r, CONNECT_UNIMPLEMENTED, "%s is not available in this version", path + 1);
+	else if (str_starts(path, "/process.Process/") ||
+		 str_starts(path, "/filesystem.Filesystem/"))
+		connect_fail(r, CONNECT_UNIMPLEMENTED, "%s is not available in this version",
+			     path + 1);
 	else
 		req_error(r, 404, "there is no such path");
 	return false;
@@ -281,7 +290,8 @@ static void on_head(struct req *r)
 	autofree char *path = NULL;
 	bool known = false;
 
-	if (id && str_is(id, 1, REQ_ID_MAX, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."))
+	if (id && str_is(id, 1, REQ_ID_MAX,
+			 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."))
 		str_copy(r->id, sizeof(r->id), id);
 	r->state = REQ_BODY;
 	http_dec_init(&r->dec, &r->head, UINT64_MAX);

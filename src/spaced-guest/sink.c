@@ -11,7 +11,8 @@
 
 #define PAGE 4096                        /* alignment of memory, offset and length */
 
-_Static_assert(SINK_DIRECT_FROM % PAGE == 0 && SINK_STAGE_BYTES % PAGE == 0, "direct writes are of whole pages");
+_Static_assert(SINK_DIRECT_FROM % PAGE == 0 && SINK_STAGE_BYTES % PAGE == 0,
+	       "direct writes are of whole pages");
 
 void sink_init(struct sink *s, unsigned *stages)
 {
@@ -96,7 +97,8 @@ static bool want_stage(struct sink *s)
 {
 	if (s->stage)
 		return true;
-	if (!s->regular || s->refused || s->offset < SINK_DIRECT_FROM || s->offset % PAGE || *s->stages == SINK_STAGES_MAX)
+	if (!s->regular || s->refused || s->offset < SINK_DIRECT_FROM || s->offset % PAGE ||
+	    *s->stages == SINK_STAGES_MAX)
 		return false;
 	s->stage = aligned_alloc(PAGE, SINK_STAGE_BYTES);
 	if (s->stage)

@@ -37,7 +37,8 @@ struct birth { const struct spawn *s; int status; };
 static void child_main(void *arg);
 
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
-#define CHILD_STACK_BYTES (512 << 10)            /* execvp copies the arguments there when it has to call a shell */
+#define CHILD_STACK_BYTES                                                                          \
+	(512 << 10) /* execvp copies the arguments there when it has to call a shell */
 
 static char child_stack[CHILD_STACK_BYTES] __attribute__((aligned(64)));
 
@@ -57,7 +58,8 @@ static pid_t clone_vfork(struct clone_args *args, struct birth *b)
 			 "ud2\n"
 			 "1:"
 			 : "=a"(ret)
-			 : "a"(SYS_clone3), "D"(args), "S"(sizeof(*args)), [fn] "r"(child_main), [arg] "r"(b)
+			 : "a"(SYS_clone3), "D"(args),
+			   "S"(sizeof(*args)), [fn] "r"(child_main), [arg] "r"(b)
 			 : "rcx", "r11", "memory", "cc");
 	return (pid_t)ret;
 }
@@ -79,7 +81,9 @@ static pid_t fork_plain(struct birth *b)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		int fd = b->s->cgroup < 0 ? -1 : openat(b->s->cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+		int fd = b->s->cgroup < 0
+				 ? -1
+				 : openat(b->s->cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
 
 		if (b->s->cgroup >= 0 && (fd < 0 || write(fd, "0", 1) != 1))
 			_exit(127);
@@ -214,5 +218,6 @@ int spawn_status(int status, const char *name, struct err *e)
 		return 0;
 	if (n != sizeof(f) || (unsigned)f.stage > STAGE_EXEC)
 		return err_set(e, -EIO, "error starting process '%s'", name);
-	return err_errno(e, f.num, "error starting process '%s': cannot %s", name, stage_names[f.stage]);
+	return err_errno(e, f.num, "error starting process '%s': cannot %s", name,
+			 stage_names[f.stage]);
 }

@@ -15,7 +15,8 @@ int terminal_resize(int master, uint16_t cols, uint16_t rows)
 	return ioctl(master, TIOCSWINSZ, &w) < 0 ? -errno : 0;
 }
 
-int terminal_open(uint16_t cols, uint16_t rows, const struct user *owner, int *ret_master, int *ret_slave)
+int terminal_open(uint16_t cols, uint16_t rows, const struct user *owner, int *ret_master,
+		  int *ret_slave)
 {
 	autoclose int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
 	autoclose int slave = -1;

@@ -92,7 +92,16 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 static void test_up_and_down(void **state)
 {
-	static const size_t sizes[] = { 0, 1, 4096, 32768, 32769, 1 << 20, (1 << 20) + 1, (1 << 20) + (480 << 10), (3 << 20) + 17, 6000000 };
+	static const size_t sizes[] = { 0,
+					1,
+					4096,
+					32768,
+					32769,
+					1 << 20,
+					(1 << 20) + 1,
+					(1 << 20) + (480 << 10),
+					(3 << 20) + 17,
+					6000000 };
 
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		autofree char *data = x_alloc(sizes[i] + 1);
@@ -104,7 +113,10 @@ static void test_up_and_down(void **state)
 		for (size_t k = 0; k < sizes[i]; k++)
 			data[k] = (char)(k * 7 + (k >> 8) * 13 + (k >> 16));
 		assert_int_equal(put("a/b%20c/file.bin", OCTETS, data, sizes[i], &body), 200);
-		snprintf(path, sizeof(path), "[{\"name\":\"file.bin\",\"path\":\"%s/a/b c/file.bin\",\"type\":\"file\"}]", dir);
+		snprintf(path, sizeof(path),
+			 "[{\"name\":\"file.bin\",\"path\":\"%s/a/b "
+			 "c/file.bin\",\"type\":\"file\"}]",
+			 dir);
 		assert_string_equal(body, path);
 		snprintf(path, sizeof(path), "%s/a/b c/file.bin", dir);
 		assert_int_equal(stat(path, &st), 0);
@@ -116,7 +128,8 @@ static void test_up_and_down(void **state)
 		if (sizes[i])
 			assert_memory_equal(buf_data(&c->body), data, sizes[i]);
 		assert_int_equal(c->head.length, sizes[i]);
-		assert_string_equal(http_get(&c->head, "Content-Disposition"), "inline; filename=\"file.bin\"");
+		assert_string_equal(http_get(&c->head, "Content-Disposition"),
+				    "inline; filename=\"file.bin\"");
 		call_free(&host, c);
 		assert_int_equal(entries("a/b c"), 1);
 	}
@@ -145,8 +158,13 @@ static void test_overwrite(void **state)
 static void test_bad_requests(void **state)
 {
 	static const struct { const char *target; int status; } bad[] = {
-		{ "/files", 400 }, { "/files?path=", 400 }, { "/files?path=/no/such/file", 404 }, { "/files?path=/tmp", 400 },
-		{ "/files?path=/dev/zero", 400 }, { "/files?path=%zz", 400 }, { "/files?path=/etc/passwd&username=no-one", 401 },
+		{ "/files", 400 },
+		{ "/files?path=", 400 },
+		{ "/files?path=/no/such/file", 404 },
+		{ "/files?path=/tmp", 400 },
+		{ "/files?path=/dev/zero", 400 },
+		{ "/files?path=%zz", 400 },
+		{ "/files?path=/etc/passwd&username=no-one", 401 },
 		{ "/files?path=/etc/passwd/x", 404 },
 	};
 	const char *body;
@@ -159,16 +177,21 @@ static void test_bad_requests(void **state)
 		call_free(&host, c);
 	}
 	c = get("/files?path=/no/such/file");
-	assert_string_equal(call_text(c), "{\"code\":404,\"message\":\"path '/no/such/file' does not exist\"}");
+	assert_string_equal(call_text(c),
+			    "{\"code\":404,\"message\":\"path '/no/such/file' does not exist\"}");
 	call_free(&host, c);
 	assert_int_equal(put("x", "Content-Type: text/plain\r\n", "a", 1, NULL), 415);
 	assert_int_equal(put("x", OCTETS "Content-Encoding: br\r\n", "a", 1, NULL), 415);
-	assert_int_equal(put("x", OCTETS "Content-Encoding: gzip\r\n", "no gzip at all", 14, NULL), 400);
+	assert_int_equal(put("x", OCTETS "Content-Encoding: gzip\r\n", "no gzip at all", 14, NULL),
+			 400);
 	assert_int_equal(put("x", "Content-Type: multipart/form-data\r\n", "a", 1, NULL), 400);
-	assert_int_equal(put("x", "Content-Type: multipart/form-data; boundary=B\r\n", "--B\r\nContent-Disp", 17, &body), 400);
+	assert_int_equal(put("x", "Content-Type: multipart/form-data; boundary=B\r\n",
+			     "--B\r\nContent-Disp", 17, &body),
+			 400);
 	assert_non_null(strstr(body, "cut short"));
 	assert_int_equal(put("", OCTETS, "a", 1, NULL), 400);
-	assert_int_equal(host_call(&host, false, "POST", "/files?path=/dev/full", OCTETS, "a", NULL), 507);
+	assert_int_equal(
+		host_call(&host, false, "POST", "/files?path=/dev/full", OCTETS, "a", NULL), 507);
 	c = get(at("x"));
 	assert_int_equal(call_status(c), 404);
 	call_free(&host, c);
@@ -192,7 +215,9 @@ static void test_paths(void **state)
 
 	if (stat("/root/.space-test-upload", &st) == 0)
 		unlink("/root/.space-test-upload");
-	assert_int_equal(host_call(&host, false, "POST", "/files?path=~/.space-test-upload", OCTETS, "home", NULL), 200);
+	assert_int_equal(host_call(&host, false, "POST", "/files?path=~/.space-test-upload", OCTETS,
+				   "home", NULL),
+			 200);
 	c = get("/files?path=.space-test-upload");
 	assert_int_equal(call_status(c), 200);
 	assert_string_equal(call_text(c), "home");
@@ -206,17 +231,26 @@ static void test_paths(void **state)
 static void test_multipart(void **state)
 {
 	/* The data looks like boundaries; names are full paths; other parts are passed over. */
-	autofree char *form = x_asprintf("preamble\r\n--Bound\r\nContent-Disposition: form-data; name=\"note\"\r\n\r\nskip\r\n"
-		"--Bound\r\ncontent-disposition: form-data; name=\"file\"; filename=\"%s/m/one.txt\"\r\nContent-Type: text/plain\r\n\r\n"
-		"a\r\n--Boun\r\n--\r\nb\r\n--Bound  \r\nContent-Disposition: form-data; filename=\"%s/m/%%22q%%22.txt\"; name=file\r\n\r\n"
-		"\r\n--Bound--\r\nepilogue", dir, dir);
-	struct call *c = call_new(&host, false, "POST", "/files", "Content-Type: multipart/form-data; boundary=\"Bound\"\r\n", form, strlen(form));
+	autofree char *form =
+		x_asprintf("preamble\r\n--Bound\r\nContent-Disposition: form-data; "
+			   "name=\"note\"\r\n\r\nskip\r\n"
+			   "--Bound\r\ncontent-disposition: form-data; name=\"file\"; "
+			   "filename=\"%s/m/one.txt\"\r\nContent-Type: text/plain\r\n\r\n"
+			   "a\r\n--Boun\r\n--\r\nb\r\n--Bound  \r\nContent-Disposition: form-data; "
+			   "filename=\"%s/m/%%22q%%22.txt\"; name=file\r\n\r\n"
+			   "\r\n--Bound--\r\nepilogue",
+			   dir, dir);
+	struct call *c = call_new(&host, false, "POST", "/files",
+				  "Content-Type: multipart/form-data; boundary=\"Bound\"\r\n", form,
+				  strlen(form));
 	char want[512];
 
 	call_wait(&host, c);
 	assert_int_equal(call_status(c), 200);
-	snprintf(want, sizeof(want), "[{\"name\":\"one.txt\",\"path\":\"%s/m/one.txt\",\"type\":\"file\"},"
-		 "{\"name\":\"\\\"q\\\".txt\",\"path\":\"%s/m/\\\"q\\\".txt\",\"type\":\"file\"}]", dir, dir);
+	snprintf(want, sizeof(want),
+		 "[{\"name\":\"one.txt\",\"path\":\"%s/m/one.txt\",\"type\":\"file\"},"
+		 "{\"name\":\"\\\"q\\\".txt\",\"path\":\"%s/m/\\\"q\\\".txt\",\"type\":\"file\"}]",
+		 dir, dir);
 	assert_string_equal(call_text(c), want);
 	call_free(&host, c);
 	c = get(at("m/one.txt"));
@@ -228,7 +262,10 @@ static void test_multipart(void **state)
 	call_free(&host, c);
 	/* With a path in the query the part's name does not count. */
 	assert_int_equal(put("m/two", "Content-Type: multipart/form-data; boundary=Z\r\n",
-			     "--Z\r\nContent-Disposition: form-data; name=\"file\"; filename=\"x\"\r\n\r\n2\r\n--Z--\r\n", 77, NULL), 200);
+			     "--Z\r\nContent-Disposition: form-data; name=\"file\"; "
+			     "filename=\"x\"\r\n\r\n2\r\n--Z--\r\n",
+			     77, NULL),
+			 200);
 	c = get(at("m/two"));
 	assert_string_equal(call_text(c), "2");
 	call_free(&host, c);
@@ -248,8 +285,11 @@ static void test_chunked_pieces(void **state)
 	assert_int_equal(mux_open(host.mux, false, &c->id), 0);
 	mux_set_user(host.mux, c->id, c);
 	buf_init(&b, CALL_MAX);
-	buf_putf(&b, "POST %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN "\r\nTransfer-Encoding: chunked\r\n"
-		 "Content-Type: multipart/form-data; boundary=----B\r\n\r\n", at("pieces"));
+	buf_putf(&b,
+		 "POST %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN
+		 "\r\nTransfer-Encoding: chunked\r\n"
+		 "Content-Type: multipart/form-data; boundary=----B\r\n\r\n",
+		 at("pieces"));
 	http_put_chunk(&b, "------B\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n", 56);
 	http_put_chunk(&b, part, 70000);
 	http_put_chunk(&b, "\r\n------B--\r\n", 13);
@@ -280,7 +320,10 @@ static void test_chunked_pieces(void **state)
 static void test_gzip(void **state)
 {
 	static char plain[500000], packed[600000];
-	z_stream z = { .next_in = (Bytef *)plain, .avail_in = sizeof(plain), .next_out = (Bytef *)packed, .avail_out = sizeof(packed) };
+	z_stream z = { .next_in = (Bytef *)plain,
+		       .avail_in = sizeof(plain),
+		       .next_out = (Bytef *)packed,
+		       .avail_out = sizeof(packed) };
 	size_t n;
 	struct call *c;
 
@@ -295,8 +338,10 @@ static void test_gzip(void **state)
 	assert_int_equal(buf_len(&c->body), sizeof(plain));
 	assert_memory_equal(buf_data(&c->body), plain, sizeof(plain));
 	call_free(&host, c);
-	assert_int_equal(put("zipped2", OCTETS "Content-Encoding: gzip\r\n", packed, n - 10, NULL), 400);
-	assert_int_equal(put("zipped2", OCTETS "Content-Encoding: gzip\r\n", packed, n + 10, NULL), 400);
+	assert_int_equal(put("zipped2", OCTETS "Content-Encoding: gzip\r\n", packed, n - 10, NULL),
+			 400);
+	assert_int_equal(put("zipped2", OCTETS "Content-Encoding: gzip\r\n", packed, n + 10, NULL),
+			 400);
 	c = get(at("zipped2"));
 	assert_int_equal(call_status(c), 404);
 	call_free(&host, c);
@@ -317,7 +362,10 @@ static void test_cut_short(void **state)
 		buf_init(&c->body, CALL_MAX);
 		assert_int_equal(mux_open(host.mux, false, &c->id), 0);
 		mux_set_user(host.mux, c->id, c);
-		snprintf(head, sizeof(head), "POST %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN "\r\n" OCTETS "Content-Length: 10\r\n\r\nabc", at("short"));
+		snprintf(head, sizeof(head),
+			 "POST %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN "\r\n" OCTETS
+			 "Content-Length: 10\r\n\r\nabc",
+			 at("short"));
 		mux_send(host.mux, c->id, head, strlen(head));
 		while (entries("") == before && clock_mono_ms() < until)
 			host_turn(&host, 10);
@@ -346,9 +394,13 @@ static void test_as_user(void **state)
 	assert_int_equal(chmod(path, 0600), 0);
 	assert_int_equal(host_call(&host, false, "GET", at("secret"), NOBODY, NULL, NULL), 403);
 	assert_int_equal(put("new", OCTETS NOBODY, "s", 1, NULL), 403);
-	assert_int_equal(host_call(&host, false, "GET", "/files?path=/proc/1/environ", NOBODY, NULL, NULL), 403);
+	assert_int_equal(
+		host_call(&host, false, "GET", "/files?path=/proc/1/environ", NOBODY, NULL, NULL),
+		403);
 	snprintf(body, sizeof(body), "{\"path\":\"%s\"}", path);
-	assert_int_equal(host_call(&host, false, "POST", "/filesystem.Filesystem/Remove", "Content-Type: application/json\r\n" NOBODY, body, &text), 403);
+	assert_int_equal(host_call(&host, false, "POST", "/filesystem.Filesystem/Remove",
+				   "Content-Type: application/json\r\n" NOBODY, body, &text),
+			 403);
 	assert_non_null(strstr(text, "permission_denied"));
 	assert_int_equal(access(path, F_OK), 0);
 	/* What a user makes is the user's. */
@@ -385,7 +437,8 @@ static void test_filesystem(void **state)
 	assert_non_null(strstr(body, "\"permissions\":\"drwxr-xr-x\""));
 	assert_int_equal(fs("MakeDir", "tree/x/y", "", &body), 409);
 	assert_non_null(strstr(body, "\"code\":\"already_exists\""));
-	assert_int_equal(put("tree/file", "X-Metadata-Author: me\r\n" OCTETS, "12345", 5, NULL), 200);
+	assert_int_equal(put("tree/file", "X-Metadata-Author: me\r\n" OCTETS, "12345", 5, NULL),
+			 200);
 	assert_int_equal(fs("MakeDir", "tree/file", "", NULL), 400);
 	snprintf(path, sizeof(path), "%s/tree/ln", dir);
 	assert_int_equal(symlink("file", path), 0);
@@ -393,7 +446,8 @@ static void test_filesystem(void **state)
 	assert_int_equal(mkdir(path, 0750), 0);
 	assert_int_equal(fs("Stat", "tree/file", "", &body), 200);
 	assert_non_null(strstr(body, "{\"entry\":{\"name\":\"file\","));
-	assert_non_null(strstr(body, "\"size\":\"5\",\"mode\":420,\"permissions\":\"-rw-r--r--\",\"owner\":\"root\",\"group\":\"root\""));
+	assert_non_null(strstr(body, "\"size\":\"5\",\"mode\":420,\"permissions\":\"-rw-r--r--\","
+				     "\"owner\":\"root\",\"group\":\"root\""));
 	assert_non_null(strstr(body, "\"metadata\":{\"author\":\"me\"}"));
 	assert_int_equal(fs("Stat", "tree/nothing", "", &body), 404);
 	assert_non_null(strstr(body, "\"code\":\"not_found\""));
@@ -410,13 +464,16 @@ static void test_filesystem(void **state)
 	assert_non_null(strstr(body, "\"mode\":488"));
 	assert_int_equal(fs("ListDir", "tree/file", "", &body), 400);
 	assert_int_equal(fs("ListDir", "tree/none", "", &body), 404);
-	snprintf(json, sizeof(json), "{\"source\":\"%s/tree/file\",\"destination\":\"%s/other/place\"}", dir, dir);
+	snprintf(json, sizeof(json),
+		 "{\"source\":\"%s/tree/file\",\"destination\":\"%s/other/place\"}", dir, dir);
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Move", json, &body), 200);
 	assert_non_null(strstr(body, "\"name\":\"place\""));
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Move", json, &body), 404);
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Stat", "{\"path\":7}", &body), 400);
-	assert_int_equal(rpc(&host, "filesystem.Filesystem/WatchDir", "{\"path\":\"/\"}", &body), 501);
-	assert_int_equal(rpc(&host, "filesystem.Filesystem/Remove", "{\"path\":\"/\"}", &body), 403);
+	assert_int_equal(rpc(&host, "filesystem.Filesystem/WatchDir", "{\"path\":\"/\"}", &body),
+			 501);
+	assert_int_equal(rpc(&host, "filesystem.Filesystem/Remove", "{\"path\":\"/\"}", &body),
+			 403);
 	assert_int_equal(fs("Remove", "tree/nothing", "", &body), 200);
 }
 
@@ -428,7 +485,10 @@ static void test_big_folder(void **state)
 	struct call *list, *remove;
 	struct stat st;
 
-	snprintf(cmd, sizeof(cmd), "mkdir -p %s/big/sub && cd %s/big && seq -f f%%05g 1 20000 | xargs touch && touch sub/x 'sub/\n\"'$'\\377'", dir, dir);
+	snprintf(cmd, sizeof(cmd),
+		 "mkdir -p %s/big/sub && cd %s/big && seq -f f%%05g 1 20000 | xargs touch && touch "
+		 "sub/x 'sub/\n\"'$'\\377'",
+		 dir, dir);
 	{
 		struct result r;
 
@@ -436,7 +496,8 @@ static void test_big_folder(void **state)
 		assert_int_equal(r.code, 0);
 	}
 	snprintf(json, sizeof(json), "{\"path\":\"%s/big\",\"depth\":5}", dir);
-	list = call_new(&host, false, "POST", "/filesystem.Filesystem/ListDir", "Content-Type: application/json\r\n", json, strlen(json));
+	list = call_new(&host, false, "POST", "/filesystem.Filesystem/ListDir",
+			"Content-Type: application/json\r\n", json, strlen(json));
 	assert_int_equal(host_call(&host, false, "GET", "/health", NULL, NULL, NULL), 204);
 	assert_false(list->has_head);            /* a later request was answered first */
 	call_wait(&host, list);
@@ -446,7 +507,8 @@ static void test_big_folder(void **state)
 	assert_non_null(memmem(body, buf_len(&list->body), "\"f20000\"", 8));
 	assert_non_null(memmem(body, buf_len(&list->body), "\"\\n\\\"\xef\xbf\xbd\"", 9));
 	call_free(&host, list);
-	remove = call_new(&host, false, "POST", "/filesystem.Filesystem/Remove", "Content-Type: application/json\r\n", json, strlen(json));
+	remove = call_new(&host, false, "POST", "/filesystem.Filesystem/Remove",
+			  "Content-Type: application/json\r\n", json, strlen(json));
 	call_wait(&host, remove);
 	assert_int_equal(call_status(remove), 200);
 	call_free(&host, remove);
@@ -465,7 +527,8 @@ static void test_parallel(void **state)
 	assert_int_equal(put("par", OCTETS, data, 1 << 20, NULL), 200);
 	for (int i = 0; i < 12; i++) {
 		snprintf(path, sizeof(path), "par%d", i);
-		c[i] = i % 2 ? call_new(&host, false, "POST", at(path), OCTETS, data, 1 << 20) : call_new(&host, false, "GET", at("par"), NULL, NULL, 0);
+		c[i] = i % 2 ? call_new(&host, false, "POST", at(path), OCTETS, data, 1 << 20)
+			     : call_new(&host, false, "GET", at("par"), NULL, NULL, 0);
 	}
 	for (int i = 0; i < 12; i++) {
 		call_wait(&host, c[i]);
@@ -490,17 +553,21 @@ static void test_rate(void **state)
 	assert_int_equal(buf_len(&c->body), n);
 	call_free(&host, c);
 	t2 = clock_mono_ms();
-	print_message("up %lld MB/s, down %lld MB/s\n", (long long)(n / 1000 / (size_t)(t1 - t0 + 1)), (long long)(n / 1000 / (size_t)(t2 - t1 + 1)));
+	print_message("up %lld MB/s, down %lld MB/s\n",
+		      (long long)(n / 1000 / (size_t)(t1 - t0 + 1)),
+		      (long long)(n / 1000 / (size_t)(t2 - t1 + 1)));
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_up_and_down), cmocka_unit_test(test_overwrite), cmocka_unit_test(test_bad_requests),
-		cmocka_unit_test(test_proc_files), cmocka_unit_test(test_paths), cmocka_unit_test(test_multipart),
-		cmocka_unit_test(test_chunked_pieces), cmocka_unit_test(test_gzip), cmocka_unit_test(test_cut_short),
-		cmocka_unit_test(test_as_user), cmocka_unit_test(test_filesystem), cmocka_unit_test(test_big_folder),
-		cmocka_unit_test(test_parallel), cmocka_unit_test(test_rate),
+		cmocka_unit_test(test_up_and_down),    cmocka_unit_test(test_overwrite),
+		cmocka_unit_test(test_bad_requests),   cmocka_unit_test(test_proc_files),
+		cmocka_unit_test(test_paths),	       cmocka_unit_test(test_multipart),
+		cmocka_unit_test(test_chunked_pieces), cmocka_unit_test(test_gzip),
+		cmocka_unit_test(test_cut_short),      cmocka_unit_test(test_as_user),
+		cmocka_unit_test(test_filesystem),     cmocka_unit_test(test_big_folder),
+		cmocka_unit_test(test_parallel),       cmocka_unit_test(test_rate),
 	};
 	int r;
 

@@ -38,7 +38,8 @@ static void make_cgroup(struct host *h)
 		snprintf(path, sizeof(path), "%s/cgroup.procs", bases[i]);
 		if (access(path, W_OK) < 0)
 			continue;
-		snprintf(h->cgroup, sizeof(h->cgroup), "%s/space-test-guest.%d.%u", bases[i], getpid(), number);
+		snprintf(h->cgroup, sizeof(h->cgroup), "%s/space-test-guest.%d.%u", bases[i],
+			 getpid(), number);
 		if (mkdir(h->cgroup, 0755) == 0 || errno == EEXIST)
 			return;
 		h->cgroup[0] = '\0';
@@ -47,10 +48,13 @@ static void make_cgroup(struct host *h)
 
 void host_start(struct host *h, const char *binary)
 {
-	char *argv[] = { (char *)binary, "--no-init", "--channel-fd", "3", "--cgroup", h->cgroup, NULL };
+	char *argv[] = { (char *)binary, "--no-init", "--channel-fd", "3", "--cgroup",
+			 h->cgroup,	 NULL };
 	int sv[2];
 
-	*h = (struct host){ .cut_out = SIZE_MAX, .cut_in = SIZE_MAX, .epoch = { .generation = 7, .activation = "0123456789abcde" } };
+	*h = (struct host){ .cut_out = SIZE_MAX,
+			    .cut_in = SIZE_MAX,
+			    .epoch = { .generation = 7, .activation = "0123456789abcde" } };
 	make_cgroup(h);
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
 	h->pid = fork();
@@ -109,7 +113,8 @@ static void call_decode(struct call *c)
 	enum http_error he;
 
 	if (!c->has_head) {
-		ssize_t n = http_parse_response(buf_data(&c->raw), buf_len(&c->raw), "POST", &c->head, &he);
+		ssize_t n = http_parse_response(buf_data(&c->raw), buf_len(&c->raw), "POST",
+						&c->head, &he);
 
 		if (n < 0)
 			fail_msg("the answer is malformed: %s", http_error_text(he));
@@ -122,7 +127,8 @@ static void call_decode(struct call *c)
 	while (!c->complete) {
 		size_t used, n;
 		const char *data;
-		int r = http_dec_feed(&c->dec, buf_data(&c->raw), buf_len(&c->raw), &used, &data, &n, &he);
+		int r = http_dec_feed(&c->dec, buf_data(&c->raw), buf_len(&c->raw), &used, &data,
+				      &n, &he);
 
 		if (r < 0)
 			fail_msg("the answer's body is malformed: %s", http_error_text(he));
@@ -218,8 +224,8 @@ void host_connect(struct host *h)
 	WAIT_FOR(h, mux_ready(h->mux));
 }
 
-struct call *call_new(struct host *h, bool control, const char *method, const char *target, const char *fields,
-		      const void *body, size_t n)
+struct call *call_new(struct host *h, bool control, const char *method, const char *target,
+		      const char *fields, const void *body, size_t n)
 {
 	struct call *c = x_alloc(sizeof(*c));
 	struct buf b;
@@ -229,8 +235,10 @@ struct call *call_new(struct host *h, bool control, const char *method, const ch
 	assert_int_equal(mux_open(h->mux, control, &c->id), 0);
 	mux_set_user(h->mux, c->id, c);
 	buf_init(&b, CALL_MAX);
-	buf_putf(&b, "%s %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN "\r\nX-Request-Id: r%u\r\n%s", method, target, c->id,
-		 fields ? fields : "");
+	buf_putf(&b,
+		 "%s %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN
+		 "\r\nX-Request-Id: r%u\r\n%s",
+		 method, target, c->id, fields ? fields : "");
 	if (n || strcmp(method, "POST") == 0)
 		buf_putf(&b, "Content-Length: %zu\r\n", n);
 	buf_puts(&b, "\r\n");
@@ -286,10 +294,11 @@ void call_free(struct host *h, struct call *c)
 	free(c);
 }
 
-int host_call(struct host *h, bool control, const char *method, const char *target, const char *fields, const char *body,
-	      const char **ret_body)
+int host_call(struct host *h, bool control, const char *method, const char *target,
+	      const char *fields, const char *body, const char **ret_body)
 {
-	struct call *c = call_new(h, control, method, target, fields, body, body ? strlen(body) : 0);
+	struct call *c =
+		call_new(h, control, method, target, fields, body, body ? strlen(body) : 0);
 	int status;
 
 	call_wait(h, c);
@@ -305,7 +314,9 @@ int rpc(struct host *h, const char *method, const char *json, const char **ret_b
 	char target[128];
 
 	snprintf(target, sizeof(target), "/%s", method);
-	return host_call(h, false, "POST", target, "Content-Type: application/json\r\nConnect-Protocol-Version: 1\r\n", json, ret_body);
+	return host_call(h, false, "POST", target,
+			 "Content-Type: application/json\r\nConnect-Protocol-Version: 1\r\n", json,
+			 ret_body);
 }
 
 void host_init(struct host *h, const char *user)
@@ -315,11 +326,16 @@ void host_init(struct host *h, const char *user)
 
 	str_hex(act, h->epoch.activation, 16);
 	str_b64(entropy, zero, sizeof(zero));
-	snprintf(body, sizeof(body), "{\"sandbox\":\"sbx1\",\"tenant\":\"t\",\"generation\":%llu,\"activation\":\"%s\",\"hostname\":\"sbx1\","
-		 "\"machine_id\":\"0123456789abcdef0123456789abcdef\",\"boot_id\":\"00000000-0000-4000-8000-000000000000\","
-		 "\"entropy\":\"%s\",\"wall_ms\":%lld,\"access_token\":\"" TOKEN "\",\"env\":{\"HOME\":\"/var\",\"GLOBAL\":\"g1\",\"BOTH\":\"global\"},"
-		 "\"default_user\":\"%s\",\"default_workdir\":\"\",\"template\":\"base\"}", (unsigned long long)h->epoch.generation, act, entropy,
-		 (long long)clock_wall_ms(), user);
+	snprintf(body, sizeof(body),
+		 "{\"sandbox\":\"sbx1\",\"tenant\":\"t\",\"generation\":%llu,\"activation\":\"%s\","
+		 "\"hostname\":\"sbx1\","
+		 "\"machine_id\":\"0123456789abcdef0123456789abcdef\",\"boot_id\":\"00000000-0000-"
+		 "4000-8000-000000000000\","
+		 "\"entropy\":\"%s\",\"wall_ms\":%lld,\"access_token\":\"" TOKEN
+		 "\",\"env\":{\"HOME\":\"/var\",\"GLOBAL\":\"g1\",\"BOTH\":\"global\"},"
+		 "\"default_user\":\"%s\",\"default_workdir\":\"\",\"template\":\"base\"}",
+		 (unsigned long long)h->epoch.generation, act, entropy, (long long)clock_wall_ms(),
+		 user);
 	assert_int_equal(host_call(h, true, "POST", "/init", NULL, body, NULL), 204);
 }
 
@@ -330,7 +346,8 @@ struct call *stream_new(struct host *h, const char *method, const char *fields, 
 	struct call *c;
 	struct buf b;
 
-	snprintf(all, sizeof(all), "Content-Type: application/connect+json\r\n%s", fields ? fields : "");
+	snprintf(all, sizeof(all), "Content-Type: application/connect+json\r\n%s",
+		 fields ? fields : "");
 	snprintf(target, sizeof(target), "/process.Process/%s", method);
 	buf_init(&b, CALL_MAX);
 	buf_put(&b, "", 1);
@@ -368,7 +385,9 @@ static void take(char *dst, size_t size, size_t *n, const json_t *b64)
 
 	if (!b64)
 		return;
-	assert_int_equal(str_unb64(raw, sizeof(raw), json_string_value(b64), json_string_length(b64), &len), 0);
+	assert_int_equal(
+		str_unb64(raw, sizeof(raw), json_string_value(b64), json_string_length(b64), &len),
+		0);
 	if (*n < size - 1)
 		memcpy(dst + *n, raw, len < size - 1 - *n ? len : size - 1 - *n);
 	*n += len;
@@ -388,7 +407,8 @@ void stream_result(struct host *h, struct call *c, struct result *ret)
 		if (flags & 2) {
 			x = json_object_get(j, "error");
 			if (x)
-				snprintf(ret->error, sizeof(ret->error), "%s: %s", json_string_value(json_object_get(x, "code")),
+				snprintf(ret->error, sizeof(ret->error), "%s: %s",
+					 json_string_value(json_object_get(x, "code")),
 					 json_string_value(json_object_get(x, "message")));
 		} else if ((x = json_object_get(ev, "start"))) {
 			assert_false(ret->started);
@@ -403,7 +423,8 @@ void stream_result(struct host *h, struct call *c, struct result *ret)
 			ret->ended = true;
 			ret->code = (int)json_integer_value(json_object_get(x, "exitCode"));
 			ret->exited = json_is_true(json_object_get(x, "exited"));
-			str_copy(ret->status, sizeof(ret->status), json_string_value(json_object_get(x, "status")));
+			str_copy(ret->status, sizeof(ret->status),
+				 json_string_value(json_object_get(x, "status")));
 		}
 		json_decref(j);
 	}
@@ -414,7 +435,9 @@ struct call *run(struct host *h, const char *cmd, const char *more, const char *
 {
 	json_t *s = json_string(cmd);
 	autofree char *quoted = json_dumps(s, JSON_ENCODE_ANY);
-	autofree char *body = x_asprintf("{\"process\":{\"cmd\":\"/bin/bash\",\"args\":[\"-l\",\"-c\",%s]}%s}", quoted, more ? more : "");
+	autofree char *body =
+		x_asprintf("{\"process\":{\"cmd\":\"/bin/bash\",\"args\":[\"-l\",\"-c\",%s]}%s}",
+			   quoted, more ? more : "");
 
 	json_decref(s);
 	return stream_new(h, "Start", fields, body);

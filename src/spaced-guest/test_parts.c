@@ -24,9 +24,12 @@ static int user_of(const char *passwd, const char *group, const char *name, stru
 
 static void test_users(void **state)
 {
-	static const char passwd[] = "root:x:0:0:root:/root:/bin/bash\n\nbad line\nshort:x:1\nneg:x:-1:5::/:\nbig:x:4294967295:5::/:\n"
+	static const char passwd[] =
+		"root:x:0:0:root:/root:/bin/bash\n\nbad "
+		"line\nshort:x:1\nneg:x:-1:5::/:\nbig:x:4294967295:5::/:\n"
 		"user:x:1000:1001:A User,,,:/home/user:/bin/bash\nnohome:x:5:5:::/bin/sh";
-	static const char group[] = "root:x:0:\nsudo:x:27:other,user\nnot:x:28:users\nown:x:1001:user\ndocker:x:999:user";
+	static const char group[] = "root:x:0:\nsudo:x:27:other,user\nnot:x:28:users\nown:x:1001:"
+				    "user\ndocker:x:999:user";
 	struct user u;
 
 	assert_int_equal(user_of(passwd, group, "user", &u), 0);
@@ -49,8 +52,16 @@ static void test_users(void **state)
 static void test_paths(void **state)
 {
 	static const struct { const char *in, *out; } cases[] = {
-		{ "/a/b", "/a/b" }, { "a", "/home/user/a" }, { "", "/home/user" }, { "~", "/home/user" }, { "~/x", "/home/user/x" },
-		{ "~//x", "/home/user/x" }, { "~other", "/home/user/~other" }, { "/", "/" }, { "/..", "/" }, { "/a/../../b/./c//", "/b/c" },
+		{ "/a/b", "/a/b" },
+		{ "a", "/home/user/a" },
+		{ "", "/home/user" },
+		{ "~", "/home/user" },
+		{ "~/x", "/home/user/x" },
+		{ "~//x", "/home/user/x" },
+		{ "~other", "/home/user/~other" },
+		{ "/", "/" },
+		{ "/..", "/" },
+		{ "/a/../../b/./c//", "/b/c" },
 		{ "../x", "/home/x" },
 	};
 	struct user u = { .home = "/home/user" };
@@ -87,7 +98,8 @@ static void test_text(void **state)
 	buf_init(&b, 1000);
 	assert_int_equal(text_json(&b, "a\"\\\n\x01\x7f\xc3\xa4\xff\xe2\x82z", 12), 0);
 	s = buf_take_str(&b);
-	assert_string_equal(s, "\"a\\\"\\\\\\n\\u0001\\u007f\xc3\xa4\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz\"");
+	assert_string_equal(
+		s, "\"a\\\"\\\\\\n\\u0001\\u007f\xc3\xa4\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz\"");
 	buf_init(&b, 3);
 	assert_int_equal(text_json_s(&b, "abc"), -ENOBUFS);
 	buf_done(&b);
@@ -97,8 +109,10 @@ static void test_hosts(void **state)
 {
 	static const struct { const char *old, *want; } cases[] = {
 		{ "", "127.0.1.1\tbox\n" },
-		{ "127.0.0.1 localhost\n127.0.1.1 old name\n::1 ip6\n", "127.0.0.1 localhost\n127.0.1.1\tbox\n::1 ip6\n" },
-		{ "127.0.1.10 keep\n127.0.1.1\ta\n127.0.1.1\tb", "127.0.1.10 keep\n127.0.1.1\tbox\n" },
+		{ "127.0.0.1 localhost\n127.0.1.1 old name\n::1 ip6\n",
+		  "127.0.0.1 localhost\n127.0.1.1\tbox\n::1 ip6\n" },
+		{ "127.0.1.10 keep\n127.0.1.1\ta\n127.0.1.1\tb",
+		  "127.0.1.10 keep\n127.0.1.1\tbox\n" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -116,14 +130,24 @@ static void test_decode(void **state)
 	struct input_req in = { 0 };
 	struct path_req p = { 0 };
 	struct err e = { 0 };
-	static const char full[] = "{\"process\":{\"cmd\":\"a\",\"args\":[\"b\",\"\"],\"envs\":{\"K\":\"v\"},\"cwd\":null},"
+	static const char full[] =
+		"{\"process\":{\"cmd\":\"a\",\"args\":[\"b\",\"\"],\"envs\":{\"K\":\"v\"},\"cwd\":"
+		"null},"
 		"\"pty\":{\"size\":{\"cols\":10,\"rows\":\"20\"}},\"stdin\":false}";
 	static const char *const bad[] = {
-		"", "[]", "{\"process\":1}", "{\"process\":{\"cmd\":\"\"}}", "{\"process\":{\"cmd\":\"a\",\"args\":{}}}",
-		"{\"process\":{\"cmd\":\"a\",\"args\":[1]}}", "{\"process\":{\"cmd\":\"a\",\"envs\":{\"A=B\":\"\"}}}",
-		"{\"process\":{\"cmd\":\"a\",\"envs\":{\"\":\"\"}}}", "{\"process\":{\"cmd\":\"a\"},\"stdin\":1}",
-		"{\"process\":{\"cmd\":\"a\\u0000b\"}}", "{\"process\":{\"cmd\":\"a\"},\"pty\":{\"size\":{\"cols\":-1}}}",
-		"{\"process\":{\"cmd\":\"a\"},\"pty\":{\"size\":{\"cols\":10001}}}", "{\"process\":{\"cmd\":\"a\"},\"process\":{\"cmd\":\"b\"}}",
+		"",
+		"[]",
+		"{\"process\":1}",
+		"{\"process\":{\"cmd\":\"\"}}",
+		"{\"process\":{\"cmd\":\"a\",\"args\":{}}}",
+		"{\"process\":{\"cmd\":\"a\",\"args\":[1]}}",
+		"{\"process\":{\"cmd\":\"a\",\"envs\":{\"A=B\":\"\"}}}",
+		"{\"process\":{\"cmd\":\"a\",\"envs\":{\"\":\"\"}}}",
+		"{\"process\":{\"cmd\":\"a\"},\"stdin\":1}",
+		"{\"process\":{\"cmd\":\"a\\u0000b\"}}",
+		"{\"process\":{\"cmd\":\"a\"},\"pty\":{\"size\":{\"cols\":-1}}}",
+		"{\"process\":{\"cmd\":\"a\"},\"pty\":{\"size\":{\"cols\":10001}}}",
+		"{\"process\":{\"cmd\":\"a\"},\"process\":{\"cmd\":\"b\"}}",
 	};
 
 	assert_int_equal(decode_start(full, strlen(full), &s, &e), 0);
@@ -178,7 +202,8 @@ static int on_begin(void *arg, const char *name, const char *filename)
 	struct parts *p = arg;
 	size_t n = strlen(p->text);
 
-	str_format(p->text + n, sizeof(p->text) - n, "[%s|%s:", name ? name : "-", filename ? filename : "-");
+	str_format(p->text + n, sizeof(p->text) - n, "[%s|%s:", name ? name : "-",
+		   filename ? filename : "-");
 	return 0;
 }
 
@@ -204,18 +229,30 @@ static void test_multipart(void **state)
 {
 	static const struct multipart_ops ops = { on_begin, on_data, on_end };
 	static const struct { const char *type, *body, *want; bool complete; int r; } cases[] = {
-		{ "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--x--", "[a|-:1]", true, 0 },
-		{ "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=a; filename=\"p;q\\\"r\"\r\nX: y\r\n\r\n\r\n--x--\r\n", "[a|p;q\"r:]", true, 0 },
-		{ "multipart/form-data; charset=u; boundary=\"x y\"", "--x y\r\n\r\nd\r\n--x y--", "[-|-:d]", true, 0 },
-		{ "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--xy\r\n", "[a|-:1]", false, -EBADMSG },
-		{ "multipart/form-data; boundary=x", "--x\r\nno colon\r\n\r\n1\r\n--x--", "", false, -EBADMSG },
+		{ "multipart/form-data; boundary=x",
+		  "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--x--", "[a|-:1]",
+		  true, 0 },
+		{ "multipart/form-data; boundary=x",
+		  "--x\r\nContent-Disposition: form-data; name=a; filename=\"p;q\\\"r\"\r\nX: "
+		  "y\r\n\r\n\r\n--x--\r\n",
+		  "[a|p;q\"r:]", true, 0 },
+		{ "multipart/form-data; charset=u; boundary=\"x y\"", "--x y\r\n\r\nd\r\n--x y--",
+		  "[-|-:d]", true, 0 },
+		{ "multipart/form-data; boundary=x",
+		  "--x\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--xy\r\n", "[a|-:1]",
+		  false, -EBADMSG },
+		{ "multipart/form-data; boundary=x", "--x\r\nno colon\r\n\r\n1\r\n--x--", "", false,
+		  -EBADMSG },
 		{ "multipart/form-data; boundary=x", "nothing of the kind", "", false, 0 },
 		{ "multipart/form-data; boundary=x", "--x--", "", true, 0 },
 	};
 
 	assert_null(multipart_new("multipart/form-data", &ops, NULL));
 	assert_null(multipart_new("multipart/form-data; boundary=", &ops, NULL));
-	assert_null(multipart_new("multipart/form-data; boundary=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+	assert_null(multipart_new("multipart/form-data; "
+				  "boundary="
+				  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+				  "aaaaaaaaaaaaaaaaaaa",
 				  &ops, NULL));
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		for (size_t step = 1; step <= strlen(cases[i].body); step++) {
@@ -225,7 +262,8 @@ static void test_multipart(void **state)
 
 			for (const char *s = cases[i].body; *s && r == 0; s += strnlen(s, step))
 				r = multipart_feed(m, s, strnlen(s, step));
-			if (r != cases[i].r || multipart_complete(m) != cases[i].complete || !str_eq(p.text, cases[i].want))
+			if (r != cases[i].r || multipart_complete(m) != cases[i].complete ||
+			    !str_eq(p.text, cases[i].want))
 				fail_msg("case %zu step %zu: %d %s", i, step, r, p.text);
 			multipart_free(m);
 		}
@@ -235,7 +273,8 @@ static void test_multipart(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_users), cmocka_unit_test(test_paths), cmocka_unit_test(test_text), cmocka_unit_test(test_hosts),
+		cmocka_unit_test(test_users),  cmocka_unit_test(test_paths),
+		cmocka_unit_test(test_text),   cmocka_unit_test(test_hosts),
 		cmocka_unit_test(test_decode), cmocka_unit_test(test_multipart),
 	};
 

@@ -61,14 +61,22 @@ static void test_init(void **state)
 	assert_int_equal(host_call(&h, true, "POST", "/init", NULL, "{}", NULL), 400);
 	assert_int_equal(host_call(&h, true, "POST", "/init", NULL, "{", NULL), 400);
 	/* Well formed, but not the generation and activation that RESET said. */
-	assert_int_equal(host_call(&h, true, "POST", "/init", NULL, "{\"sandbox\":\"s\",\"generation\":9,"
-		"\"activation\":\"00000000000000000000000000000000\",\"hostname\":\"s\",\"machine_id\":\"0123456789abcdef0123456789abcdef\","
-		"\"boot_id\":\"00000000-0000-4000-8000-000000000000\",\"wall_ms\":1,\"access_token\":\"" TOKEN "\",\"entropy\":"
-		"\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==\"}", NULL), 409);
+	assert_int_equal(
+		host_call(&h, true, "POST", "/init", NULL,
+			  "{\"sandbox\":\"s\",\"generation\":9,"
+			  "\"activation\":\"00000000000000000000000000000000\",\"hostname\":\"s\","
+			  "\"machine_id\":\"0123456789abcdef0123456789abcdef\","
+			  "\"boot_id\":\"00000000-0000-4000-8000-000000000000\",\"wall_ms\":1,"
+			  "\"access_token\":\"" TOKEN "\",\"entropy\":"
+			  "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+			  "AAAAAAAAAAAAAAAA==\"}",
+			  NULL),
+		409);
 	host_init(&h, "root");
 	assert_int_equal(host_call(&h, false, "GET", "/health", NULL, NULL, NULL), 204);
 	assert_int_equal(host_call(&h, false, "POST", "/init", NULL, "{}", NULL), 404);
-	assert_int_equal(host_call(&h, true, "POST", "/process.Process/List", NULL, "{}", NULL), 501);
+	assert_int_equal(host_call(&h, true, "POST", "/process.Process/List", NULL, "{}", NULL),
+			 501);
 	assert_int_equal(host_call(&h, true, "GET", "/files", NULL, NULL, NULL), 404);
 	assert_int_equal(host_call(&h, false, "PUT", "/files", NULL, NULL, NULL), 405);
 	assert_int_equal(host_call(&h, false, "GET", "/envs", NULL, NULL, &body), 200);
@@ -83,7 +91,8 @@ static void test_init(void **state)
 	assert_int_equal(rpc(&h, "process.Process/List", "{}", NULL), 503);
 	host_init(&h, "root");
 	assert_int_equal(rpc(&h, "process.Process/List", "{}", NULL), 200);
-	assert_int_equal(host_call(&h, true, "POST", "/prepare", NULL, "{\"warm\":true}", NULL), 204);
+	assert_int_equal(host_call(&h, true, "POST", "/prepare", NULL, "{\"warm\":true}", NULL),
+			 204);
 	assert_int_equal(host_call(&h, true, "POST", "/shutdown", NULL, "{}", NULL), 204);
 	host_stop(&h);
 }
@@ -113,17 +122,23 @@ static void test_refusals(void **state)
 	struct call *c;
 
 	assert_int_equal(raw_status("GET /envs HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
-	assert_int_equal(raw_status("GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: 0011\r\n\r\n"), 401);
+	assert_int_equal(
+		raw_status("GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: 0011\r\n\r\n"), 401);
 	assert_int_equal(raw_status("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 204);
 	assert_int_equal(raw_status("GET /health HTTP/1.1\nHost: x\r\n\r\n"), 400);
-	assert_int_equal(raw_status("POST /files HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc"), 401);
+	assert_int_equal(
+		raw_status("POST /files HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabc"), 401);
 	assert_int_equal(raw_status("GET / HT"), 400);
 	assert_int_equal(rpc(&host, "process.Process/Nothing", "{}", &body), 501);
 	assert_non_null(strstr(body, "\"code\":\"unimplemented\""));
-	assert_int_equal(rpc(&host, "process.Process/SendSignal", "{\"process\":{\"pid\":1},\"signal\":\"SIGNAL_SIGKILL\"}", &body), 404);
+	assert_int_equal(rpc(&host, "process.Process/SendSignal",
+			     "{\"process\":{\"pid\":1},\"signal\":\"SIGNAL_SIGKILL\"}", &body),
+			 404);
 	assert_non_null(strstr(body, "\"code\":\"not_found\""));
 	assert_int_equal(rpc(&host, "process.Process/SendSignal", "{\"process\":{}", &body), 400);
-	assert_int_equal(host_call(&host, false, "POST", "/process.Process/List", "Content-Type: text/plain\r\n", "{}", NULL), 415);
+	assert_int_equal(host_call(&host, false, "POST", "/process.Process/List",
+				   "Content-Type: text/plain\r\n", "{}", NULL),
+			 415);
 	c = stream_new(&host, "Start", NULL, "{\"process\":{}}");
 	stream_result(&host, c, &r);
 	assert_true(str_starts(r.error, "invalid_argument: 'cmd'"));
@@ -148,17 +163,24 @@ static void test_commands(void **state)
 	assert_true(r.started && r.ended && r.exited && r.code == 0);
 	run_wait(&host, "cat", ",\"stdin\":false", &r);
 	assert_int_equal(r.code, 0);
-	run_wait(&host, "echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID $GLOBAL $BOTH $HOME $USER; pwd; umask; ulimit -c", NULL, &r);
+	run_wait(&host,
+		 "echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID $GLOBAL $BOTH $HOME $USER; "
+		 "pwd; umask; ulimit -c",
+		 NULL, &r);
 	assert_true(str_starts(r.out, "true sbx1 base g1 global /var root\n/root\n0022\n"));
 }
 
 static void test_start_options(void **state)
 {
 	static const struct { const char *body, *error; } refused[] = {
-		{ "{\"process\":{\"cmd\":\"/bin/true\",\"cwd\":\"/nowhere\"}}", "invalid_argument: cwd '/nowhere' does not exist" },
-		{ "{\"process\":{\"cmd\":\"/bin/true\",\"cwd\":\"/bin/true\"}}", "invalid_argument: cwd '/bin/true' is not a directory" },
-		{ "{\"process\":{\"cmd\":\"no-such-program\"}}", "invalid_argument: error starting process 'no-such-program'" },
-		{ "{\"process\":{\"cmd\":\"/etc/passwd\"}}", "invalid_argument: error starting process '/etc/passwd'" },
+		{ "{\"process\":{\"cmd\":\"/bin/true\",\"cwd\":\"/nowhere\"}}",
+		  "invalid_argument: cwd '/nowhere' does not exist" },
+		{ "{\"process\":{\"cmd\":\"/bin/true\",\"cwd\":\"/bin/true\"}}",
+		  "invalid_argument: cwd '/bin/true' is not a directory" },
+		{ "{\"process\":{\"cmd\":\"no-such-program\"}}",
+		  "invalid_argument: error starting process 'no-such-program'" },
+		{ "{\"process\":{\"cmd\":\"/etc/passwd\"}}",
+		  "invalid_argument: error starting process '/etc/passwd'" },
 		{ "{\"process\":{\"cmd\":7}}", "invalid_argument: 'cmd'" },
 		{ "nothing", "invalid_argument: the message is no valid JSON" },
 	};
@@ -175,7 +197,9 @@ static void test_start_options(void **state)
 		call_free(&host, c);
 	}
 	/* Found in PATH; own environment wins; unknown fields are passed over. */
-	c = stream_new(&host, "Start", NULL, "{\"process\":{\"cmd\":\"env\",\"args\":[],\"envs\":{\"BOTH\":\"mine\",\"X\":\"a=b\"},"
+	c = stream_new(&host, "Start", NULL,
+		       "{\"process\":{\"cmd\":\"env\",\"args\":[],\"envs\":{\"BOTH\":\"mine\","
+		       "\"X\":\"a=b\"},"
 		       "\"cwd\":\"/tmp\",\"future\":1},\"new_field\":{}}");
 	r = (struct result){ 0 };
 	stream_result(&host, c, &r);
@@ -183,12 +207,13 @@ static void test_start_options(void **state)
 	assert_non_null(strstr(r.out, "X=a=b\n"));
 	assert_null(strstr(r.out, "BOTH=global"));
 	call_free(&host, c);
-	c = run(&host, "id -un; id -Gn", NULL, "Authorization: Basic bm9ib2R5Og==\r\n");       /* nobody: */
+	c = run(&host, "id -un; id -Gn", NULL,
+		"Authorization: Basic bm9ib2R5Og==\r\n"); /* nobody: */
 	r = (struct result){ 0 };
 	stream_result(&host, c, &r);
 	assert_string_equal(r.out, getuid() == 0 ? "nobody\nnogroup\n" : r.out);
 	call_free(&host, c);
-	c = run(&host, "id", NULL, "Authorization: Basic bm8tb25lOg==\r\n");                   /* no-one: */
+	c = run(&host, "id", NULL, "Authorization: Basic bm8tb25lOg==\r\n"); /* no-one: */
 	r = (struct result){ 0 };
 	stream_result(&host, c, &r);
 	assert_string_equal(r.error, "unauthenticated: invalid username: 'no-one'");
@@ -237,8 +262,14 @@ static void test_stdin(void **state)
 	assert_int_equal(about("SendInput", STDIN("aGVsbG8K"), pid, &body), 200);      /* hello */
 	assert_string_equal(body, "{}");
 	assert_int_equal(about("SendInput", STDIN("!!!!"), pid, &body), 400);
-	assert_int_equal(rpc(&host, "process.Process/SendInput", "{\"process\":{\"tag\":\"cats\"},\"input\":{\"stdin\":\"d29ybGQK\"}}", &body), 200);
-	assert_int_equal(about("SendInput", "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"eA==\"}}", pid, &body), 400);
+	assert_int_equal(rpc(&host, "process.Process/SendInput",
+			     "{\"process\":{\"tag\":\"cats\"},\"input\":{\"stdin\":\"d29ybGQK\"}}",
+			     &body),
+			 200);
+	assert_int_equal(about("SendInput",
+			       "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"eA==\"}}", pid,
+			       &body),
+			 400);
 	assert_int_equal(about("CloseStdin", PID_ONLY, pid, &body), 200);
 	assert_int_equal(about("SendInput", STDIN("eA=="), pid, &body), 400);
 	stream_result(&host, c, &r);
@@ -265,7 +296,8 @@ static void test_input_waits(void **state)
 	memset(data, 'x', n);
 	str_b64(b64, data, n);
 	json = x_asprintf("{\"process\":{\"pid\":%d},\"input\":{\"stdin\":\"%s\"}}", pid, b64);
-	in = call_new(&host, false, "POST", "/process.Process/SendInput", "Content-Type: application/json\r\n", json, strlen(json));
+	in = call_new(&host, false, "POST", "/process.Process/SendInput",
+		      "Content-Type: application/json\r\n", json, strlen(json));
 	for (int i = 0; i < 10; i++)
 		host_turn(&host, 5);
 	assert_false(in->has_head);
@@ -370,21 +402,31 @@ static void test_signals(void **state)
 
 static void test_terminal(void **state)
 {
-	struct call *c = run(&host, "stty size; tty | cut -c1-9; read x; stty size; echo $x; [ -t 0 ] && [ -t 2 ] && echo tty; exit 4",
+	struct call *c = run(&host,
+			     "stty size; tty | cut -c1-9; read x; stty size; echo $x; [ -t 0 ] && "
+			     "[ -t 2 ] && echo tty; exit 4",
 			     ",\"pty\":{\"size\":{\"cols\":101,\"rows\":33}}", NULL);
 	int pid = start_pid(c);
 	struct result r = { .started = true };
 	const char *body;
 
-	assert_int_equal(about("Update", "{\"process\":{\"pid\":%d},\"pty\":{\"size\":{\"cols\":70,\"rows\":20}}}", pid, &body), 200);
+	assert_int_equal(
+		about("Update",
+		      "{\"process\":{\"pid\":%d},\"pty\":{\"size\":{\"cols\":70,\"rows\":20}}}",
+		      pid, &body),
+		200);
 	assert_int_equal(about("CloseStdin", PID_ONLY, pid, &body), 400);
 	assert_int_equal(about("SendInput", STDIN("eA=="), pid, &body), 400);
-	assert_int_equal(about("SendInput", "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"d29yZAo=\"}}", pid, &body), 200);
+	assert_int_equal(about("SendInput",
+			       "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"d29yZAo=\"}}", pid,
+			       &body),
+			 200);
 	stream_result(&host, c, &r);
 	assert_true(r.ended);
 	assert_int_equal(r.code, 4);
 	/* The size was there before the first byte; "20 70" after the update. */
-	if (!str_starts(r.out, "33 101\r\n") && !str_starts(r.out, "20 70\r\n") && !str_starts(r.out, "word\r\n"))
+	if (!str_starts(r.out, "33 101\r\n") && !str_starts(r.out, "20 70\r\n") &&
+	    !str_starts(r.out, "word\r\n"))
 		fail_msg("terminal said: %s", r.out);
 	assert_non_null(strstr(r.out, "/dev/pts/"));
 	assert_non_null(strstr(r.out, "20 70\r\n"));
@@ -398,7 +440,8 @@ static void test_terminal(void **state)
 	/* A child that keeps the terminal does not delay the end. */
 	run_wait(&host, "trap '' HUP; sleep 1000 & echo x", ",\"pty\":{}", &r);
 	assert_true(r.ended);
-	assert_int_equal(about("Update", "{\"process\":{\"pid\":%d},\"pty\":{}}", r.pid, &body), 404);
+	assert_int_equal(about("Update", "{\"process\":{\"pid\":%d},\"pty\":{}}", r.pid, &body),
+			 404);
 }
 
 static long rss_kb(pid_t pid)
@@ -455,7 +498,9 @@ static void test_no_reader(void **state)
 	int pid;
 
 	snprintf(path, sizeof(path), "%s/finished", dir);
-	snprintf(cmd, sizeof(cmd), "read x; head -c 8000000 /dev/zero; head -c 100 /dev/zero >&2; touch %s; read y", path);
+	snprintf(cmd, sizeof(cmd),
+		 "read x; head -c 8000000 /dev/zero; head -c 100 /dev/zero >&2; touch %s; read y",
+		 path);
 	c = run(&host, cmd, NULL, NULL);
 	pid = start_pid(c);
 	call_free(&host, c);                     /* RST: the command goes on */
@@ -479,7 +524,8 @@ static void test_several_readers(void **state)
 
 	snprintf(json, sizeof(json), PID_ONLY, pid);
 	for (int i = 0; i < 3; i++) {
-		more[i] = stream_new(&host, "Connect", i == 2 ? "Connect-Timeout-Ms: 100\r\n" : NULL, json);
+		more[i] = stream_new(&host, "Connect",
+				     i == 2 ? "Connect-Timeout-Ms: 100\r\n" : NULL, json);
 		assert_int_equal(start_pid(more[i]), pid);
 	}
 	/* The time of a Connect ends that stream alone. */
@@ -586,7 +632,8 @@ static void small_session(struct call **c, size_t n)
 {
 	assert_true(n >= 4);
 	c[0] = call_new(&host, false, "GET", "/health", NULL, NULL, 0);
-	c[1] = call_new(&host, false, "POST", "/process.Process/List", "Content-Type: application/json\r\n", "{}", 2);
+	c[1] = call_new(&host, false, "POST", "/process.Process/List",
+			"Content-Type: application/json\r\n", "{}", 2);
 	c[2] = stream_new(&host, "Connect", NULL, "{\"process\":{\"pid\":1}}");
 	c[3] = call_new(&host, true, "GET", "/health", NULL, NULL, 0);
 }
@@ -658,7 +705,8 @@ static void test_cut_in_transfers(void **state)
 
 		start_pid(down);
 		host.cut_out = cut;
-		up = call_new(&host, false, "POST", target, "Content-Type: application/octet-stream\r\n", big, 400000);
+		up = call_new(&host, false, "POST", target,
+			      "Content-Type: application/octet-stream\r\n", big, 400000);
 		for (int i = 0; i < 20 && host.cut_out; i++)
 			host_turn(&host, 5);
 		call_free(&host, up);
@@ -675,12 +723,23 @@ static void test_cut_in_transfers(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_init), cmocka_unit_test(test_refusals), cmocka_unit_test(test_commands),
-		cmocka_unit_test(test_start_options), cmocka_unit_test(test_stdin), cmocka_unit_test(test_input_waits),
-		cmocka_unit_test(test_cut_everywhere), cmocka_unit_test(test_end_and_children),
-		cmocka_unit_test(test_signals), cmocka_unit_test(test_terminal), cmocka_unit_test(test_slow_reader),
-		cmocka_unit_test(test_no_reader), cmocka_unit_test(test_several_readers), cmocka_unit_test(test_keepalive),
-		cmocka_unit_test(test_64_commands), cmocka_unit_test(test_zombies), cmocka_unit_test(test_cut_in_transfers),
+		cmocka_unit_test(test_init),
+		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_commands),
+		cmocka_unit_test(test_start_options),
+		cmocka_unit_test(test_stdin),
+		cmocka_unit_test(test_input_waits),
+		cmocka_unit_test(test_cut_everywhere),
+		cmocka_unit_test(test_end_and_children),
+		cmocka_unit_test(test_signals),
+		cmocka_unit_test(test_terminal),
+		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_no_reader),
+		cmocka_unit_test(test_several_readers),
+		cmocka_unit_test(test_keepalive),
+		cmocka_unit_test(test_64_commands),
+		cmocka_unit_test(test_zombies),
+		cmocka_unit_test(test_cut_in_transfers),
 	};
 	int r;
 

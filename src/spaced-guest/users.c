@@ -55,10 +55,12 @@ static void add_groups(char *group, struct user *u)
 	char *save, *line, *f[GROUP_FIELDS];
 	unsigned n = 0;
 
-	for (line = strtok_r(group, "\n", &save); line && n < USERS_ENTRIES_MAX; line = strtok_r(NULL, "\n", &save), n++) {
+	for (line = strtok_r(group, "\n", &save); line && n < USERS_ENTRIES_MAX;
+	     line = strtok_r(NULL, "\n", &save), n++) {
 		gid_t gid;
 
-		if (split(line, f, GROUP_FIELDS) != GROUP_FIELDS || !parse_id(f[2], &gid) || gid == u->gid)
+		if (split(line, f, GROUP_FIELDS) != GROUP_FIELDS || !parse_id(f[2], &gid) ||
+		    gid == u->gid)
 			continue;
 		if (u->n_groups < USERS_GROUPS_MAX && has_member(f[3], u->name))
 			u->groups[u->n_groups++] = gid;
@@ -70,12 +72,14 @@ int user_parse(char *passwd, char *group, const char *name, struct user *ret)
 	char *save, *line, *f[PASSWD_FIELDS];
 	unsigned n = 0;
 
-	for (line = strtok_r(passwd, "\n", &save); line && n < USERS_ENTRIES_MAX; line = strtok_r(NULL, "\n", &save), n++) {
+	for (line = strtok_r(passwd, "\n", &save); line && n < USERS_ENTRIES_MAX;
+	     line = strtok_r(NULL, "\n", &save), n++) {
 		struct user u = { 0 };
 
 		if (split(line, f, PASSWD_FIELDS) != PASSWD_FIELDS || !str_eq(f[0], name))
 			continue;
-		if (!*f[0] || str_copy(u.name, sizeof(u.name), f[0]) < 0 || !parse_id(f[2], &u.uid) || !parse_id(f[3], &u.gid))
+		if (!*f[0] || str_copy(u.name, sizeof(u.name), f[0]) < 0 ||
+		    !parse_id(f[2], &u.uid) || !parse_id(f[3], &u.gid))
 			return -ENOENT;
 		if (f[5][0] != '/' || str_copy(u.home, sizeof(u.home), f[5]) < 0)
 			str_copy(u.home, sizeof(u.home), "/");
@@ -122,8 +126,10 @@ static void id_table_load(struct id_table *t, const char *path)
 		return;
 	}
 	t->ids = x_array(USERS_ENTRIES_MAX, sizeof(*t->ids));
-	for (line = strtok_r(t->text, "\n", &save); line && t->n < USERS_ENTRIES_MAX; line = strtok_r(NULL, "\n", &save))
-		if (split(line, f, GROUP_FIELDS) == GROUP_FIELDS && parse_id(f[2], &t->ids[t->n].id))
+	for (line = strtok_r(t->text, "\n", &save); line && t->n < USERS_ENTRIES_MAX;
+	     line = strtok_r(NULL, "\n", &save))
+		if (split(line, f, GROUP_FIELDS) == GROUP_FIELDS &&
+		    parse_id(f[2], &t->ids[t->n].id))
 			t->ids[t->n++].name = f[0];
 }
 
@@ -174,7 +180,8 @@ static bool entered;
 
 static int enter_groups(const struct user *u)
 {
-	if (entered_n == u->n_groups && memcmp(entered_groups, u->groups, u->n_groups * sizeof(gid_t)) == 0)
+	if (entered_n == u->n_groups &&
+	    memcmp(entered_groups, u->groups, u->n_groups * sizeof(gid_t)) == 0)
 		return 0;
 	if (setgroups(u->n_groups, u->groups) < 0)
 		return -errno;
