@@ -300,7 +300,7 @@ class FullNode(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.node = node.Node(size="6G")
+        cls.node = node.Node(size="4G")
         cls.node.up()
 
     @classmethod
@@ -347,7 +347,7 @@ class FullNode(unittest.TestCase):
 
 class NoRoomForTheTemplate(unittest.TestCase):
     def test_it_says_so_and_the_next_up_works(self):
-        n = node.Node(size="6G")
+        n = node.Node(size="4G")
         try:
             n.up()
             template = os.listdir(f"{n.state}/data/templates")

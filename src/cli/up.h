@@ -20,7 +20,7 @@
 #include "store/store.h"
 
 #define UP_SIZE_DEFAULT (64ULL << 30)
-#define UP_SIZE_MIN (6ULL << 30)
+#define UP_SIZE_MIN (4ULL << 30)
 #define UP_PORT_DEFAULT 4983
 
 struct up_options {

@@ -50,7 +50,7 @@ class Node:
 
     count = 0
 
-    def __init__(self, size="6G", max_sandboxes=64):
+    def __init__(self, size="4G", max_sandboxes=64):
         Node.count += 1
         self.number = Node.count
         self.instance = "t%d%s" % (self.number, os.urandom(3).hex())
