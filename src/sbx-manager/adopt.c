@@ -8,6 +8,7 @@
  *	an execution that no record claims   destroyed
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 
 #define ADOPT_CONTROL_MS 2000                /* all questions to one bridge together: it may be in a guest's hands */
 #define ADOPT_QMP_MS 5000
+#define ADOPT_AT_ONCE 8
 #define ADOPT_NM_POLL_US 100000
 
 struct adopt_exec { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; bool claimed; };
@@ -233,6 +235,52 @@ static int adopt_one(struct job *j, const struct record *rec, struct adopt_list 
 	return r;
 }
 
+/*
+ * Several at once: a VMM or bridge that does not answer costs its time limits, and nothing is served before the last one
+ * is done. Each thread takes the next record; the entries of the list that they mark are different ones.
+ */
+struct adopt_crew { struct sbx *s; const struct record *v; size_t n; struct adopt_list *l; atomic_size_t next; };
+struct adopt_hand { struct adopt_crew *crew; pthread_t thread; bool there; struct err e; };
+
+static void *adopt_hand_run(void *arg)
+{
+	struct adopt_hand *h = arg;
+	struct adopt_crew *c = h->crew;
+	struct job *j = job_new(c->s, "adopt", "", "", NULL);
+	size_t i;
+
+	while ((i = atomic_fetch_add(&c->next, 1)) < c->n) {
+		if (adopt_one(j, &c->v[i], c->l, &h->e) < 0) {
+			atomic_store(&c->next, c->n);
+			break;
+		}
+	}
+	job_free(j);
+	return NULL;
+}
+
+static int adopt_all(struct sbx *s, const struct record *v, size_t n, struct adopt_list *l, struct err *e)
+{
+	struct adopt_crew crew = { .s = s, .v = v, .n = n, .l = l };
+	struct adopt_hand hands[ADOPT_AT_ONCE] = { 0 };
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(hands); i++) {
+		hands[i].crew = &crew;
+		hands[i].there = i > 0 && i < n && pthread_create(&hands[i].thread, NULL, adopt_hand_run, &hands[i]) == 0;
+	}
+	adopt_hand_run(&hands[0]);
+	for (size_t i = 0; i < ARRAY_LEN(hands); i++) {
+		if (hands[i].there)
+			pthread_join(hands[i].thread, NULL);
+		if (r == 0 && hands[i].e.num < 0) {
+			*e = hands[i].e;
+			r = e->num;
+		}
+	}
+	return r;
+}
+
 static int adopt_unclaimed(struct job *j, const struct adopt_list *l, struct err *e)
 {
 	int r = 0;
@@ -259,8 +307,8 @@ static int adopt_pass(struct job *j, struct err *e)
 		r = record_list(j->s->db, &v, &n, e);
 	if (r == 0)
 		r = adopt_list_get(j, &l, e);
-	for (size_t i = 0; i < n && r == 0; i++)
-		r = adopt_one(j, &v[i], &l, e);
+	if (r == 0)
+		r = adopt_all(j->s, v, n, &l, e);
 	return r == 0 ? adopt_unclaimed(j, &l, e) : r;
 }
 

@@ -19,7 +19,7 @@
 #define JOB_NM_RETRY_US 200000
 #define JOB_NM_CONNECT_MS 2000
 
-static void job_free(struct job *j)
+void job_free(struct job *j)
 {
 	json_decref(j->spec);
 	json_decref(j->result);
@@ -187,6 +187,7 @@ static void job_set_in_loop(void *arg)
 	bool fresh = !box_find(j->s, j->rec.id.sandbox);
 	struct box *b = box_set(j->s, &j->rec);
 
+	j->no_box = !b && j->rec.state != LIFE_NONE;
 	/* The job that makes the box is one of its jobs. */
 	if (b && fresh && j->sandbox[0])
 		b->jobs++;
@@ -202,7 +203,9 @@ int job_commit(struct job *j, struct err *e)
 	if (r < 0)
 		return r;
 	r = sbx_in_loop(j->s, job_set_in_loop, j);
-	return r < 0 ? err_set(e, r, "The node service is ending.") : 0;
+	if (r < 0)
+		return err_set(e, r, "The node service is ending.");
+	return j->no_box ? err_set_code(e, -ENOSPC, "limit", "This node has as many sandboxes as it can keep.") : 0;
 }
 
 int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e)

@@ -20,7 +20,7 @@ struct job {
 	struct capability cap;
 	json_t *spec, *result;                       /* owned */
 	struct record rec;
-	bool had_record;
+	bool had_record, no_box;
 	struct ipc_sync *nm;
 	struct vmm *vm;
 	json_t *ms;                                  /* step -> milliseconds */
@@ -39,6 +39,7 @@ struct job {
 
 struct job *job_new(struct sbx *s, const char *name, const char *sandbox, const char *req_id,
 		    int (*run)(struct job *j, struct err *e));
+void job_free(struct job *j);                        /* of one that was never started */
 /* Queues it behind the other jobs of its sandbox. When the queue is full the call is answered and the job freed. */
 int job_start(struct job *j);
 

@@ -68,6 +68,21 @@ static void sbx_on_nm_state(bool connected, void *arg)
 		job_start(job_new(s, "sweep", "", "", adopt_sweep));
 }
 
+/* ---- Old tombstones ---- */
+
+static int sbx_purge_run(struct job *j, struct err *e)
+{
+	return record_purge(j->s->db, clock_wall_ms() - RECORD_TOMBSTONE_MS, e);
+}
+
+static void sbx_purge(struct loop_timer *t)
+{
+	struct sbx *s = t->arg;
+
+	job_start(job_new(s, "purge", "", "", sbx_purge_run));
+	loop_timer_set(s->loop, &s->purge, SBX_PURGE_MS, sbx_purge, s);
+}
+
 /* ---- Begin and end ---- */
 
 static const struct ipc_handler sbx_handlers[] = {
@@ -89,7 +104,7 @@ int sbx_open(struct sbx *s, struct err *e)
 	list_init(&s->box_list);
 	if (key_init() < 0 || lease_init(s) < 0)
 		return err_set(e, -EIO, "The cryptographic library cannot start.");
-	s->boxes = map_new(s->conf.max_sandboxes);
+	s->boxes = map_new(SBX_BOXES_MAX);
 	s->caps = cap_cache_new(SBX_CAP_CACHE_ENTRIES);
 	r = bundle_load(s, e);
 	if (r == 0)
@@ -124,7 +139,10 @@ int sbx_serve(struct sbx *s, struct err *e)
 	s->server = ipc_server_new(s->loop, fd, &(struct ipc_server_conf){
 		.handlers = sbx_handlers, .uids = s->server_uids, .n_uids = 2, .max_peers = SBX_PEERS_MAX,
 		.joined = lease_door_joined, .left = lease_door_left, .arg = s });
-	return s->server ? 0 : err_set(e, -ENOMEM, "The loop does not take the socket.");
+	if (!s->server)
+		return err_set(e, -ENOMEM, "The loop does not take the socket.");
+	loop_timer_set(s->loop, &s->purge, SBX_PURGE_MS, sbx_purge, s);
+	return 0;
 }
 
 /* Sandboxes live on; what runs here comes to its end first, since half of it would be somebody's wait. */
@@ -133,6 +151,7 @@ void sbx_close(struct sbx *s)
 	int64_t until = clock_mono_ms() + SBX_LEAVE_MS;
 
 	atomic_store(&s->leaving, true);
+	loop_timer_stop(&s->purge);
 	while (s->work && work_pending(s->work) > 0 && clock_mono_ms() < until)
 		loop_turn(s->loop, SBX_WAIT_POLL_MS);
 	if (s->work && work_pending(s->work) > 0) {

@@ -38,6 +38,8 @@
 
 #define SBX_WORKERS 16                       /* jobs at once */
 #define SBX_PEERS_MAX 64
+#define SBX_BOXES_MAX 65536                  /* sandboxes of all states on this node */
+#define SBX_PURGE_MS (3600 * 1000)           /* between two looks for old tombstones */
 #define SBX_LEASES_PER_BOX_MAX 512           /* then 429 */
 #define SBX_LEASES_MAX 8192
 #define SBX_ADMITS_PENDING_MAX 1024          /* admissions that wait for node-manager's answer */
@@ -109,6 +111,7 @@ struct sbx {
 
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct key_bundle bundle;
+	struct loop_timer purge;
 	struct cap_cache *caps;
 	struct manifest manifest;            /* of the template that was read last; template_id "" = none yet */
 	atomic_bool leaving;                 /* the loop will not turn much longer */
