@@ -654,6 +654,76 @@ class NodeManagerTest(unittest.TestCase):
         data = self.i.state + "/data"
         self.assertEqual(sorted(os.listdir(data + "/templates") + os.listdir(data + "/sandboxes")), ["t"])
 
+    def commit(self, name, state):
+        self.nm.id += 1
+        m = {"v": 1, "op": "template-commit", "id": self.nm.id, "req": "test", "a": {"template": name, "manifest": {"version": 1}}}
+        socket.send_fds(self.nm.sock, [json.dumps(m).encode()], [state])
+        r = json.loads(self.nm.sock.recv(65536))
+        return r.get("e", {}).get("code", "done")
+
+    def test_commit_failpoints(self):
+        """A commit that ends anywhere leaves the template whole or not there, also over a restart; and can be tried again."""
+        state = os.memfd_create("state")
+        self.assertNotEqual(self.commit("x", state), "done")        # not begun
+        names = lambda: [i["name"] for i in self.nm.list() if i["kind"] == "subvolume"]
+        for point, restart in (("written", False), ("written", True), ("named", False), ("named", True)):
+            for action in ("crash", "error 5"):
+                with self.subTest(point=point, restart=restart, action=action):
+                    self.nm.call("template-begin", template="x")
+                    os.ftruncate(state, 0)
+                    self.assertNotEqual(self.commit("x", state), "done")        # an empty state
+                    os.pwrite(state, b"state", 0)
+                    self.i.failpoints(f"nm.template-commit.{point} {action} 1")
+                    self.assertNotEqual(self.commit("x", state), "done")
+                    self.i.failpoints()
+                    self.refused("template-not-found", "disk-create", sandbox=sandbox(), template="x")
+                    if restart:
+                        self.i.kill()
+                        self.i.up()
+                        self.reconnect()
+                        self.assertEqual(names(), ["templates/t"])
+        self.nm.call("template-begin", template="x")
+        self.nm.call("template-drop", template="x")
+        self.assertEqual(names(), ["templates/t"])
+        # The cache is only a cache: without it the template stands.
+        self.nm.call("template-begin", template="y")
+        self.i.failpoints("nm.template-commit.cached error 5 1")
+        self.assertEqual(self.commit("y", state), "done")
+        self.assertEqual(sorted(os.listdir(self.i.cache + "/template")), ["t"])
+        self.nm.call("disk-create", sandbox=sandbox(), template="y")
+        with open(f"{self.i.state}/data/templates/y/state") as f:
+            self.assertEqual(f.read(), "state")
+        os.close(state)
+        run("btrfs", "property", "set", "-ts", f"{self.i.state}/data/templates/y", "ro", "false")
+        run("btrfs", "subvolume", "delete", f"{self.i.state}/data/templates/y")
+
+    def test_full_storage(self):
+        """Refused before anything is begun; deleting still works."""
+        self.disk(1)
+        filler = f"{self.i.state}/data/filler"
+        free = lambda: self.nm.call("stats")[0]["data_free_bytes"]
+        run("btrfs", "subvolume", "sync", self.i.state + "/data")        # what was deleted before is free now
+        run("btrfs", "filesystem", "sync", self.i.state + "/data")
+        try:
+            with open(filler, "w") as f:
+                at = 0
+                while (left := free()) > 240 << 20:
+                    step = min(max((left - (200 << 20)) // 2, 1 << 20), 64 << 20)
+                    try:
+                        os.posix_fallocate(f.fileno(), at, step)
+                    except OSError:             # btrfs gave its last chunk to metadata: fuller than it said
+                        break
+                    os.fsync(f.fileno())
+                    at += step
+            self.refused("node-disk-full", "disk-create", sandbox=sandbox(2), template="t")
+            self.refused("node-disk-full", "template-begin", template="x")
+            self.nm.call("disk-delete", sandbox=sandbox(1))
+            self.assertEqual([i["name"] for i in self.nm.list() if i["kind"] == "subvolume"], ["templates/t"])
+        finally:
+            os.unlink(filler)
+            run("btrfs", "filesystem", "sync", self.i.state + "/data")
+            wait_for("room again", lambda: free() > 512 << 20)
+
     def test_rounds_leave_nothing(self):
         """Ten at once, three times: descriptors of node-manager, loop devices and slots are back where they were."""
         count = lambda: len(os.listdir(f"/proc/{self.i.daemon.pid}/fd"))

@@ -33,21 +33,31 @@ int template_path(char dst[DISK_NAME_MAX + 32], const char *name, bool staging, 
 
 static char *staging_name(const char *name) { return x_asprintf(".%s.new", name); }
 
+/* 1 = complete: read-only, which is set after everything was written and named. 0 = not there; what is half made is dropped. */
+static int template_is_there(int dir, const char *name, struct err *e)
+{
+	bool read_only = false;
+	int r;
+
+	if (!disk_subvolume_is(dir, name))
+		return 0;
+	r = disk_subvolume_read_only(dir, name, &read_only);
+	if (r < 0)
+		return err_errno(e, r, "the template %s cannot be looked at", name);
+	return read_only ? 1 : disk_subvolume_drop(dir, name, e);
+}
+
 struct template_scan { struct nm *nm; int dir; struct err *e; int r; };
 
-/* Complete = read-only: that is set after everything was written and named. */
 static void drop_incomplete(const char *name, void *arg)
 {
 	struct template_scan *s = arg;
-	bool read_only = false;
 
 	if (s->r < 0 || !disk_subvolume_is(s->dir, name))
 		return;
-	s->r = disk_subvolume_read_only(s->dir, name, &read_only);
-	if (s->r < 0 || read_only)
-		return;
-	log_warn("incomplete template dropped", F_STR("template", name));
-	s->r = disk_subvolume_drop(s->dir, name, s->e);
+	s->r = template_is_there(s->dir, name, s->e);
+	if (s->r == 0)
+		log_warn("incomplete template dropped", F_STR("template", name));
 }
 
 int template_open(struct nm *nm, struct err *e)
@@ -59,7 +69,9 @@ int template_open(struct nm *nm, struct err *e)
 	if (dir < 0)
 		return dir;
 	r = disk_each(dir, drop_incomplete, &s);
-	return r < 0 ? err_errno(e, r, "the templates cannot be listed") : s.r;
+	if (r < 0)
+		return err_errno(e, r, "the templates cannot be listed");
+	return s.r < 0 ? s.r : 0;
 }
 
 static int file_bytes(int dir, const char *path, uint64_t *sum)
@@ -109,8 +121,9 @@ int template_begin(struct nm *nm, const char *name, struct err *e)
 
 	if (dir < 0)
 		return dir;
-	if (disk_subvolume_is(dir, name))
-		return err_set_code(e, -EEXIST, "template-exists", "the template %s is there already", name);
+	r = template_is_there(dir, name, e);
+	if (r != 0)
+		return r < 0 ? r : err_set_code(e, -EEXIST, "template-exists", "the template %s is there already", name);
 	for (size_t i = 0; i < ARRAY_LEN(template_files) && r == 0; i++) {
 		if (template_files[i].from_conf)
 			r = file_bytes(AT_FDCWD, conf_file(nm, template_files[i].name), &bytes);
@@ -296,19 +309,23 @@ int template_import(struct nm *nm, const char *name, struct err *e)
 	autoclose int dir = disk_folder(nm, DISK_TEMPLATES, e), sub = -1, src = -1;
 	autofree char *staging = staging_name(name);
 	char path[PATH_MAX];
+	struct stat st;
 	uint64_t bytes = 0;
 	int r;
 
 	if (dir < 0)
 		return dir;
-	if (disk_subvolume_is(dir, name))
-		return 0;
+	r = template_is_there(dir, name, e);
+	if (r != 0)
+		return r < 0 ? r : 0;
 	r = cache_path(nm, path, name, "", e);
 	if (r < 0)
 		return r;
 	src = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (src < 0)
 		return err_errno(e, -errno, "the template %s is not in the cache", name);
+	if (fstat(src, &st) < 0 || st.st_uid != 0 || (st.st_mode & 022))
+		return err_set(e, -EPERM, "the cache folder %s must be root's alone to write", path);
 	for (size_t i = 0; i < ARRAY_LEN(template_files); i++) {
 		if (file_bytes(src, template_files[i].name, &bytes) < 0)
 			return err_set(e, -ENOENT, "the cached template %s is not complete", name);
