@@ -250,10 +250,13 @@ static void *adopt_hand_run(void *arg)
 	size_t i;
 
 	while ((i = atomic_fetch_add(&c->next, 1)) < c->n) {
-		if (adopt_one(j, &c->v[i], c->l, &h->e) < 0) {
-			atomic_store(&c->next, c->n);
-			break;
-		}
+		int r = adopt_one(j, &c->v[i], c->l, &h->e);
+
+		if (r == 0)
+			continue;
+		if (h->e.num == 0)
+			err_errno(&h->e, r, "adoption");
+		atomic_store(&c->next, c->n);
 	}
 	job_free(j);
 	return NULL;
