@@ -18,32 +18,43 @@
 #define SECCOMP_NEW_NAMESPACES (CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | \
 				CLONE_NEWPID | CLONE_NEWNET)
 
+/*
+ * Recorded (docs/syscalls.md). What stands under "not seen" was in no test and has its reason there; what only node-manager
+ * needs stands in its own list.
+ */
 const char *const seccomp_common[] = {
-	/* files: configuration, failpoints, SQLite (which also locks, truncates and renames) */
-	"read", "write", "readv", "writev", "pread64", "pwrite64", "lseek", "close", "openat", "openat2", "fstat",
-	"newfstatat", "statx", "stat", "lstat", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getcwd",
-	"mkdir", "mkdirat", "unlink", "unlinkat", "rmdir", "rename", "renameat", "renameat2", "ftruncate", "fallocate",
-	"fsync", "fdatasync", "chmod", "fchmod", "fchmodat", "fchown", "utimensat", "flock", "fcntl", "getdents64",
-	"umask", "ioctl:basic", "statfs", "fstatfs",
-	/* descriptors: the relay's pipes, hand-over */
-	"dup", "dup2", "dup3", "pipe2", "splice", "close_range",
+	/* files: configuration, failpoints, keys, SQLite (which also locks and truncates) */
+	"read", "write", "pread64", "pwrite64", "lseek", "close", "openat", "newfstatat", "access", "unlink", "unlinkat",
+	"renameat", "ftruncate", "fsync", "fdatasync", "chmod", "fchmod", "fcntl", "getdents64",
 	/* memory: malloc, stacks, SQLite's shared memory */
-	"brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "msync",
+	"brk", "mmap", "munmap", "mprotect", "madvise",
 	/* the loop */
-	"epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2", "signalfd4", "poll", "ppoll", "select",
-	"pselect6",
+	"epoll_ctl", "epoll_wait", "eventfd2", "poll",
 	/* sockets; which kinds there can be is decided by the network namespace and the user */
-	"socket", "socketpair", "bind", "listen", "accept", "accept4", "connect", "shutdown", "sendto", "recvfrom",
-	"sendmsg", "recvmsg", "getsockopt", "setsockopt", "getsockname", "getpeername",
-	/* threads and the end */
-	"futex", "set_robust_list", "get_robust_list", "rseq", "clone", "clone3", "set_tid_address", "exit",
-	"exit_group", "sched_yield", "sched_getaffinity", "gettid", "tgkill",
-	/* signals; kill is what the failpoint "crash" uses, abort() uses tgkill */
-	"rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "kill",
-	/* clocks and who am I */
-	"clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "getpid", "getppid",
-	"getuid", "geteuid", "getgid", "getegid", "uname", "sysinfo", "getrusage", "getrandom", "prctl", "getrlimit",
-	"prlimit64",
+	"socket", "bind", "listen", "accept4", "connect", "shutdown", "sendto", "recvfrom", "sendmsg", "recvmsg", "getsockopt",
+	"setsockopt", "getpeername",
+	/* threads, no processes; the end */
+	"futex", "set_robust_list", "rseq", "clone:thread", "exit", "exit_group",
+	/* signals; kill is what the failpoint "crash" uses */
+	"rt_sigaction", "rt_sigprocmask", "kill",
+	/* clocks and who am I; sysinfo is qsort(3) of more than 1 KiB */
+	"clock_nanosleep", "getpid", "geteuid", "getrandom", "sysinfo",
+	/* not seen: answered with ENOSYS before the point of recording; glibc tries it for each thread */
+	"clone3",
+	/* not seen: clocks where the vDSO has none for the clock source */
+	"clock_gettime", "gettimeofday", "time",
+	/* not seen: the end of a program by abort(3), a failed assertion or the stack protector, with its message */
+	"gettid", "tgkill", "writev",
+	/* not seen: realloc(3) of large buffers */
+	"mremap",
+	/* not seen: SQLite, where a part of the state folder's path is a symbolic link */
+	"readlink",
+	/* not seen: fstat(3) of a newer glibc */
+	"fstat",
+	/* not seen: two threads that look at the failpoints in one moment; jansson's seed */
+	"sched_yield",
+	/* not seen: poll, futex and clock_nanosleep go on by this after SIGSTOP and SIGCONT */
+	"restart_syscall",
 	NULL,
 };
 
@@ -62,12 +73,6 @@ static int seccomp_add_ioctl_basic(scmp_filter_ctx ctx)
 		r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
 				     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, requests[i]));
 	return r;
-}
-
-static int seccomp_add_clone(scmp_filter_ctx ctx)
-{
-	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
-				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES, 0));
 }
 
 /* Threads and no processes: fork and vfork are clone without CLONE_THREAD. */
@@ -92,7 +97,6 @@ static const struct {
 	int (*add)(scmp_filter_ctx ctx);
 } seccomp_special[] = {
 	{ "ioctl:basic", seccomp_add_ioctl_basic },
-	{ "clone", seccomp_add_clone },
 	{ "clone:thread", seccomp_add_clone_thread },
 	{ "clone:any", seccomp_add_clone_any },
 	{ "clone3", seccomp_add_clone3 },

@@ -1,8 +1,4 @@
-/*
- * Seccomp allow-lists (seccomp(2), libseccomp). Names that the kernel does not know are skipped. Three names are more than a
- * system call: "clone" makes no namespaces, "clone:thread" no processes either, "clone:any" whatever there is; "clone3" answers
- * ENOSYS, so that glibc takes clone.
- */
+/* Seccomp allow-lists (seccomp(2), libseccomp). Names that the kernel does not know are skipped. */
 #ifndef DAEMON_SECCOMP_H
 #define DAEMON_SECCOMP_H
 
@@ -13,7 +9,7 @@ extern const char *const seccomp_common[];
 
 /*
  * Names with a meaning of their own:
- *	clone        without new namespaces (threads, fork); "clone:any" without conditions
+ *	clone:thread threads, no processes and no new namespaces; "clone:any" without conditions
  *	clone3       answers ENOSYS (its flags cannot be filtered; glibc then uses clone)
  *	ioctl:basic  FIONREAD, FIONBIO and TCGETS only; "ioctl" without conditions
  */

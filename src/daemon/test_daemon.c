@@ -68,8 +68,8 @@ static void on_stop(struct daemon_ctx *d)
 		abort();
 }
 
-static const char *const no_more[] = { NULL };
-static struct daemon_def def = { .name = "testd", .user = "space-node", .syscalls = no_more, .init = on_init, .stop = on_stop };
+static const char *const of_on_start[] = { "getuid", NULL };
+static struct daemon_def def = { .name = "testd", .user = "space-node", .syscalls = of_on_start, .init = on_init, .stop = on_stop };
 
 static int setup(void **state)
 {
