@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "spaced-guest/files.h"
 #include "spaced-guest/fsrpc.h"
+#include "spaced-guest/gunzip.h"
 #include "spaced-guest/init.h"
 #include "spaced-guest/metrics.h"
 #include "spaced-guest/process.h"
@@ -312,12 +313,49 @@ static void on_head(struct req *r)
 		r->route->begin(r);
 }
 
+static int put_inflated(void *arg, const char *p, size_t n)
+{
+	return buf_put(arg, p, n);
+}
+
+/* A whole body may come as gzip, if what is inside is no longer than a plain one. False = answered. */
+static bool inflate_body(struct req *r)
+{
+	const char *encoding = http_get(&r->head, "Content-Encoding");
+	struct gunzip *g;
+	struct buf plain;
+	int ret;
+
+	if (!encoding || str_ieq(encoding, "identity"))
+		return true;
+	if (!str_ieq(encoding, "gzip")) {
+		req_error(r, 415, "the content encoding must be gzip or identity");
+		return false;
+	}
+	g = gunzip_new();
+	buf_init(&plain, r->route->body_max);
+	ret = gunzip_feed(g, buf_data(&r->in), buf_len(&r->in), put_inflated, &plain);
+	if (ret == -ENOBUFS)
+		req_error(r, 413, "the body is too large");
+	else if (ret < 0 || !gunzip_complete(g))
+		req_error(r, 400, "the body is no gzip data");
+	gunzip_free(g);
+	if (r->answered) {
+		buf_done(&plain);
+		return false;
+	}
+	buf_done(&r->in);
+	r->in = plain;
+	r->in.max++;                             /* for the NUL behind it */
+	return true;
+}
+
 static void body_done(struct req *r)
 {
 	r->state = REQ_WAIT;
 	if (r->ops && r->ops->body_end) {
 		r->ops->body_end(r);
-	} else if (r->route->whole) {
+	} else if (r->route->whole && inflate_body(r)) {
 		buf_put(&r->in, "", 1);
 		r->route->whole(r, buf_data(&r->in), buf_len(&r->in) - 1);
 		if (r->state == REQ_WAIT)

@@ -347,6 +347,45 @@ static void test_gzip(void **state)
 	call_free(&host, c);
 }
 
+static size_t pack(const char *plain, size_t n, char *dst, size_t size)
+{
+	z_stream z = { .next_in = (Bytef *)plain, .avail_in = (uInt)n, .next_out = (Bytef *)dst, .avail_out = (uInt)size };
+
+	deflateInit2(&z, 9, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY);
+	assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+	deflateEnd(&z);
+	return z.total_out;
+}
+
+static int stat_packed(const char *encoding, const char *packed, size_t n)
+{
+	char fields[128];
+	struct call *c;
+	int status;
+
+	snprintf(fields, sizeof(fields), "Content-Type: application/json\r\nContent-Encoding: %s\r\n", encoding);
+	c = call_new(&host, false, "POST", "/filesystem.Filesystem/Stat", fields, packed, n);
+	call_wait(&host, c);
+	status = call_status(c);
+	call_free(&host, c);
+	return status;
+}
+
+/* Messages may be packed, but not to smuggle in what is too large. */
+static void test_packed_message(void **state)
+{
+	static char packed[1 << 16], bomb[10 << 20];
+	size_t n = pack("{\"path\":\"/tmp\"}", 15, packed, sizeof(packed));
+
+	assert_int_equal(stat_packed("gzip", packed, n), 200);
+	assert_int_equal(stat_packed("gzip", packed, n - 1), 400);
+	assert_int_equal(stat_packed("gzip", "plain", 5), 400);
+	assert_int_equal(stat_packed("br", packed, n), 415);
+	memset(bomb, ' ', sizeof(bomb));
+	n = pack(bomb, sizeof(bomb), packed, sizeof(packed));
+	assert_int_equal(stat_packed("gzip", packed, n), 413);
+}
+
 /* A body that does not come to its end leaves nothing, whichever way it ends. */
 static void test_cut_short(void **state)
 {
@@ -565,6 +604,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_bad_requests),   cmocka_unit_test(test_proc_files),
 		cmocka_unit_test(test_paths),	       cmocka_unit_test(test_multipart),
 		cmocka_unit_test(test_chunked_pieces), cmocka_unit_test(test_gzip),
+		cmocka_unit_test(test_packed_message),
 		cmocka_unit_test(test_cut_short),      cmocka_unit_test(test_as_user),
 		cmocka_unit_test(test_filesystem),     cmocka_unit_test(test_big_folder),
 		cmocka_unit_test(test_parallel),       cmocka_unit_test(test_rate),
