@@ -134,9 +134,7 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = exec_spawn(j, mode, &state_fd, e);
 	if (r == 0)
 		r = job_fault("sbx.exec.after-spawn", e);
-	if (r == 0)
-		r = job_commit(j, e);
-	job_step(j, "record-processes");
+	/* Its processes are not recorded before it is announced: what is not announced is destroyed by name (adopt.c). */
 	if (r == 0 && restore)
 		r = exec_load(j, state_fd, e);
 	if (r == 0)
