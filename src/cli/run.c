@@ -214,7 +214,8 @@ static int run_turn(struct run *r, int sfd, struct err *e)
 	return 0;
 }
 
-static int signal_fd(void)
+/* *ret_old: the thread's mask as it was; `up` runs this in a worker that must keep its own. */
+static int signal_fd(sigset_t *ret_old)
 {
 	sigset_t set;
 
@@ -222,20 +223,14 @@ static int signal_fd(void)
 	sigaddset(&set, SIGWINCH);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
-	sigprocmask(SIG_BLOCK, &set, NULL);
+	pthread_sigmask(SIG_BLOCK, &set, ret_old);
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-static void signal_fd_end(int fd)
+static void signal_fd_end(int fd, const sigset_t *old)
 {
-	sigset_t set;
-
 	fd_close(fd);
-	sigemptyset(&set);
-	sigaddset(&set, SIGWINCH);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGTERM);
-	sigprocmask(SIG_UNBLOCK, &set, NULL);
+	pthread_sigmask(SIG_SETMASK, old, NULL);
 }
 
 int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, struct err *e)
@@ -244,13 +239,14 @@ int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, 
 	json_t *req = start_request(spec);
 	struct termios saved, raw;
 	bool is_raw = false;
+	sigset_t mask;
 	int ret, sfd;
 
 	ret = stream_open(c, b, "/process.Process/Start", req, spec->user, &r.s, e);
 	json_decref(req);
 	if (ret < 0)
 		return ret;
-	sfd = signal_fd();
+	sfd = signal_fd(&mask);
 	if (spec->tty && !tcgetattr(STDIN_FILENO, &saved)) {
 		raw = saved;
 		cfmakeraw(&raw);
@@ -260,7 +256,7 @@ int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, 
 		ret = run_turn(&r, sfd, e);
 	if (is_raw)
 		tcsetattr(STDIN_FILENO, TCSANOW, &saved);
-	signal_fd_end(sfd);
+	signal_fd_end(sfd, &mask);
 	stream_close(&r.s);
 	return ret < 0 ? ret : r.code;
 }
