@@ -25,7 +25,7 @@
 const char *const seccomp_common[] = {
 	/* files: configuration, failpoints, keys, SQLite (which also locks and truncates) */
 	"read", "write", "pread64", "pwrite64", "lseek", "close", "openat", "newfstatat", "access", "unlink", "unlinkat",
-	"renameat", "ftruncate", "fsync", "fdatasync", "chmod", "fchmod", "fcntl", "getdents64",
+	"renameat", "ftruncate", "fsync", "fdatasync", "chmod", "fchmod", "fcntl", "getdents64", "readlink",
 	/* memory: malloc, stacks, SQLite's shared memory */
 	"brk", "mmap", "munmap", "mprotect", "madvise",
 	/* the loop */
@@ -47,8 +47,6 @@ const char *const seccomp_common[] = {
 	"gettid", "tgkill", "writev",
 	/* not seen: realloc(3) of large buffers */
 	"mremap",
-	/* not seen: SQLite, where a part of the state folder's path is a symbolic link */
-	"readlink",
 	/* not seen: fstat(3) of a newer glibc */
 	"fstat",
 	/* not seen: two threads that look at the failpoints in one moment; jansson's seed */
