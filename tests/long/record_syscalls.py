@@ -170,7 +170,8 @@ def document(seen, lists):
            textwrap.fill(f"Allow-lists and what was seen, {datetime.date.today()}, Linux {os.uname().release}, software emulation, over the "
                          "scenarios of `tests/` except those that put a program of their own into a jail. Written by "
                          "`tests/long/record_syscalls.py --docs`, which counts behind each process's filter, from its confinement on. "
-                         "Default action everywhere: the process is killed.", 130), "",
+                         "Default action everywhere: the process is killed. The VMM's `io_uring_setup` is answered with ENOSYS, and sanitizer "
+                         "builds have more (`docs/sanitizers.md`).", 130), "",
            "| program | list | allowed | seen | not seen, with a reason |", "|---|---|---|---|---|"]
     for l in lists:
         if l.entries:
