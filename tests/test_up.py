@@ -240,41 +240,6 @@ class CommandLine(unittest.TestCase):
         self.assertIn("/no/such", r.stderr)
         self.assertEqual([f for f in os.listdir(self.node.dir) if "none" in f], [])
 
-    def test_shell(self):
-        pid, fd = pty.fork()
-        if pid == 0:
-            os.execve(node.SPACE, [node.SPACE, "shell", self.box], self.node.env(TERM="xterm"))
-        out = b""
-
-        def read_until(word, seconds=20):
-            nonlocal out
-            end = time.monotonic() + seconds
-            while word not in out:
-                if time.monotonic() > end:
-                    self.fail(f"no {word} in {out!r}")
-                if select.select([fd], [], [], 0.2)[0]:
-                    try:
-                        out += os.read(fd, 4096)
-                    except OSError:
-                        self.fail(f"ended: {out!r}")
-
-        read_until(b"$")
-        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 41, 121, 0, 0))
-        os.kill(pid, signal.SIGWINCH)
-        end = time.monotonic() + 10
-        while b"41 121" not in out and time.monotonic() < end:
-            os.write(fd, b"stty size\n")
-            read_until(b"\n", 5)
-            time.sleep(0.2)
-            if select.select([fd], [], [], 0.5)[0]:
-                out += os.read(fd, 4096)
-        self.assertIn(b"41 121", out)
-        os.write(fd, b"tty; exit 7\n")
-        read_until(b"/dev/pts/")
-        _, status = os.waitpid(pid, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), 7)
-        os.close(fd)
-
     def test_logs(self):
         node.wait_for("the console", lambda: "Linux" in self.node.space("logs", self.box).stdout or "spaced" in self.node.space("logs", self.box).stdout, 10)
         logs = json.loads(self.node.space("logs", "--json", self.box).stdout)

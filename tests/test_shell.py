@@ -1,0 +1,111 @@
+"""space shell and space exec -t in a real terminal: size, resize, Ctrl-C, exit code (U-2)."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+import time
+import unittest
+
+from harness import node
+
+
+class Terminal:
+    """`space ...` with a pseudo-terminal as its terminal."""
+
+    def __init__(self, n, *args, cols=100, rows=30):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+            os.execve(node.SPACE, [node.SPACE, *args], n.env(TERM="xterm-256color"))
+        self.text = b""
+
+    def type(self, text):
+        os.write(self.fd, text)
+
+    def expect(self, text, seconds=30):
+        """Reads until `text` was seen; gives what came before and throws it away."""
+        end = time.monotonic() + seconds
+        while text not in self.text:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                raise AssertionError(f"{text!r} did not come; got {self.text!r}")
+            try:
+                part = os.read(self.fd, 65536)
+            except OSError:
+                part = b""
+            if not part:
+                raise AssertionError(f"ended before {text!r}; got {self.text!r}")
+            self.text += part
+        before, _, self.text = self.text.partition(text)
+        return before
+
+    def resize(self, cols, rows):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+
+    def wait(self):
+        while True:
+            try:
+                if not os.read(self.fd, 65536):
+                    break
+            except OSError:
+                break
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+class Shell(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.node = node.shared()
+        cls.box = cls.node.create()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.node.kill(cls.box)
+
+    def test_a_login_shell(self):
+        t = Terminal(self.node, "shell", self.box)
+        t.expect(b"$ ")
+        t.type(b"stty size; echo size-$((1+1))\r")
+        self.assertIn(b"30 100", t.expect(b"size-2"))
+        t.resize(77, 22)
+        t.type(b"sleep 0.5; stty size; echo size-$((1+2))\r")
+        self.assertIn(b"22 77", t.expect(b"size-3"))
+        t.type(b"sleep 1000\r")
+        t.expect(b"sleep 1000")
+        time_before = time.monotonic()
+        # Ctrl-C is a byte for the terminal inside, not a signal for us; typed again in case the sleep had not begun.
+        for _ in range(20):
+            t.type(b"\x03")
+            t.type(b"echo back-$((2+2))\r")
+            try:
+                t.expect(b"back-4", 2)
+                break
+            except AssertionError:
+                continue
+        else:
+            self.fail("Ctrl-C did not end the command")
+        self.assertLess(time.monotonic() - time_before, 60)
+        t.type("echo häuser-$TERM-$LANG\r".encode())
+        t.expect("häuser-xterm-256color-C.UTF-8".encode())
+        t.type(b"exit 7\r")
+        self.assertEqual(t.wait(), 7)
+
+    def test_exec_with_a_terminal(self):
+        t = Terminal(self.node, "exec", "-t", self.box, "--", "/bin/bash", "-c", "test -t 0 && test -t 1 && stty size; exit 4", cols=91, rows=19)
+        t.expect(b"19 91")
+        self.assertEqual(t.wait(), 4)
+
+    def test_without_a_terminal_it_says_so(self):
+        r = self.node.space("shell", self.box, check=False)
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("exec -i", r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
