@@ -59,7 +59,7 @@ static const struct rule {
 	TEXT(driver, MANIFEST_HOST, 1, 15, WORD),
 	DIGEST(vmm, MANIFEST_HOST),
 	TEXT(accel, MANIFEST_HOST, 3, 3, WORD),
-	TEXT(cpu_model, MANIFEST_HOST, 1, 31, RELEASE),
+	TEXT(cpu_model, MANIFEST_HOST, 1, 31, RELEASE ",="),
 	DIGEST(cpu_host, MANIFEST_HOST),
 	{ "tsc_khz", RULE_TSC, MANIFEST_HOST, offsetof(struct manifest, tsc_khz), 100000, 10000000, NULL },
 	NUMBER(device_set, MANIFEST_HOST, 1, 1000),

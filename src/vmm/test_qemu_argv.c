@@ -13,7 +13,7 @@
 
 #define HEAD(accel, mem) \
 	"qemu-system-x86_64 -machine microvm,mem-merge=off,dump-guest-core=off,suppress-vmdesc=on,pit=off," \
-	"pic=off,rtc=on " accel " -cpu max -m 512 -smp 1 -nodefaults -no-user-config -display none " \
+	"pic=off,rtc=on " accel " -m 512 -smp 1 -nodefaults -no-user-config -display none " \
 	"-no-reboot -global migration.send-configuration=off -L /fw " \
 	"-object memory-backend-file,id=m0,size=512M,mem-path=/mem," mem " -machine memory-backend=m0 " \
 	"-add-fd fd=6,set=1 -blockdev driver=file,node-name=f0,filename=/dev/fdset/1,auto-read-only=off," \
@@ -57,11 +57,11 @@ static void test_modes(void **state)
 		const char *want;
 	} cases[] = {
 		{ VMM_TEMPLATE, VMM_ACCEL_TCG,
-		  HEAD("-accel tcg,tb-size=64", "share=on") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
+		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off", "share=on") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
 		{ VMM_BOOT, VMM_ACCEL_KVM,
-		  HEAD("-add-fd fd=7,set=2 -accel kvm,device=/dev/fdset/2", "share=off,readonly=on,rom=off") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
+		  HEAD("-add-fd fd=7,set=2 -accel kvm,device=/dev/fdset/2 -cpu max", "share=off,readonly=on,rom=off") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
 		{ VMM_RESTORE, VMM_ACCEL_TCG,
-		  HEAD("-accel tcg,tb-size=64", "share=off,readonly=on,rom=off") "-S -incoming defer" },
+		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off", "share=off,readonly=on,rom=off") "-S -incoming defer" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
