@@ -169,6 +169,7 @@ class Terminal:
         self.text = ""
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)      # whoever runs the tests in the background has it ignored
             os.execvp(argv[0], argv)
 
     def wait_for(self, pattern, seconds):
