@@ -62,13 +62,22 @@ def make_root(folder, log):
     return root
 
 
+def finished():
+    """Folders of the kernel and of the base image, as `space up` finds them; made where they are missing."""
+    script = lambda name, *args: subprocess.run([f"{harness.PREFIX}/lib/space/image/{name}", *args], check=True, capture_output=True, text=True,
+                                                env={**os.environ, "SPACE_CACHE": harness.CACHE}).stdout.strip()
+    kernel = script("kernel.sh")
+    return [kernel, os.path.dirname(script("base.sh", kernel))]
+
+
 def fill(root):
     """The programs as they are installed, the tests, and of the cache what costs a download: kernel and base image."""
     shutil.copytree(harness.PREFIX, root + "/usr/local", dirs_exist_ok=True, symlinks=True)
     shutil.copytree(os.path.join(harness.ROOT, "tests"), root + "/opt/space/tests", ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
-    os.makedirs(root + "/var/cache/space")
-    for part in ("kernel", "base"):
-        subprocess.run(["cp", "-a", "--sparse=always", f"{harness.CACHE}/{part}", root + "/var/cache/space/"], check=True)
+    for part in finished():
+        target = root + os.path.dirname(part)
+        os.makedirs(target, exist_ok=True)
+        subprocess.run(["cp", "-a", "--sparse=always", part, target], check=True)
     with open(root + "/etc/fstab", "w") as f:
         f.write("/dev/vda / ext4 defaults,noatime 0 1\n")
     with open(root + "/etc/systemd/system/rig.service", "w") as f:
