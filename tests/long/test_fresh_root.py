@@ -111,6 +111,11 @@ class FreshRoot:
             self.init.kill()
             self.init.wait()
             self.init.stdout.close()
+        # A node that was ended with its namespaces leaves its loop device behind, and with that its storage.
+        storage = self.root + "/var/lib/space/default/storage.img"
+        if os.path.exists(storage):
+            for line in sh(f"losetup -j {storage}").splitlines():
+                subprocess.run(["losetup", "-d", line.split(":")[0]])
         subprocess.run(["ip", "link", "del", self.link], stderr=subprocess.DEVNULL)
         subprocess.run(["nft", "delete", "table", "ip", TABLE], stderr=subprocess.DEVNULL)
         if self.forward is not None:
