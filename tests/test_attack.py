@@ -311,6 +311,39 @@ class TakenOver(Base):
                 self.assertLess(time.monotonic() - begun, 15)
                 self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
+    def test_node_api_without_a_capability(self):
+        """What it may ask sbx-manager for by itself is a report and the end of its own leases."""
+        box = self.node.create()
+        gone = {"capability": "v4.public.AAAA", "purpose": "control", "access": "read"}
+        asks = [("stop-all", {}, -1), ("template-ensure", {"template": "evil"}, -1), ("admit", gone, -13), ("lease-end", {"lease": 1}, 0),
+                ("lifecycle", {"capability": "v4.public.AAAA", "kind": "stop", "spec": {}}, -13), ("bundle", {"text": "v4.public.AAAA"}, None)]
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setgid(self.node.service_uid + 2)
+                os.setuid(self.node.service_uid + 2)
+                answers = []
+                for op, a, _ in asks:
+                    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                        s.settimeout(20)
+                        s.connect(f"{self.node.run}/sbx-manager/sbx.sock")
+                        s.send(json.dumps({"v": 1, "op": op, "id": 1, "a": a}).encode())
+                        answers.append(json.loads(s.recv(70000)))
+                os.write(write, json.dumps(answers).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read) as f:
+            answers = json.load(f)
+        os.waitpid(child, 0)
+        for (op, _, want), answer in zip(asks, answers):
+            num = answer.get("e", {}).get("num", 0)
+            self.assertTrue(num == want if want is not None else num < 0, f"{op}: {answer}")
+        self.assertEqual(self.node.state_of(box), "running")
+        self.node.kill(box)
+
     def test_sbx_manager_against_node_manager(self):
         """Thousands of requests under its uid, most of them lies: node-manager lives, and what was made can be taken away again."""
         uid, path, pid = self.node.service_uid + 3, f"{self.node.run}/nm/nm.sock", self.node.pid_of("node-manager")

@@ -542,9 +542,12 @@ static void stop_all_done(struct job *j)
 
 void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
 {
-	struct stop_all *all = x_alloc(sizeof(*all));
+	struct stop_all *all;
 	struct sbx *s = arg;
 
+	if (!sbx_only_root(call))
+		return;
+	all = x_alloc(sizeof(*all));
 	all->call = call;
 	all->left = 1;
 	LIST_FOR_SAFE(&s->box_list, b, struct box, node) {

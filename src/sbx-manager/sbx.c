@@ -85,6 +85,17 @@ static void sbx_purge(struct loop_timer *t)
 
 /* ---- Begin and end ---- */
 
+bool sbx_only_root(struct ipc_call *call)
+{
+	struct err e = { 0 };
+
+	if (ipc_peer_cred(ipc_call_peer(call))->uid == 0)
+		return true;
+	err_set(&e, -EPERM, "Only root may ask for that.");
+	ipc_fail(call, &e);
+	return false;
+}
+
 static const struct ipc_handler sbx_handlers[] = {
 	{ &sbx_ops[SBX_ADMIT], admit_handle },
 	{ &sbx_ops[SBX_LEASE_END], lease_end_handle },

@@ -121,6 +121,8 @@ struct sbx {
 int sbx_open(struct sbx *s, struct err *e);          /* after conf and loop are set: records, keys, workers, node-manager */
 int sbx_serve(struct sbx *s, struct err *e);         /* its socket */
 void sbx_close(struct sbx *s);
+/* For operations that carry no capability: false = refused and answered (node-api has the same socket). */
+bool sbx_only_root(struct ipc_call *call);
 /* From a worker: fn(arg) runs in the loop's thread, and this waits for it. -ECANCELED when the program is leaving. */
 int sbx_in_loop(struct sbx *s, void (*fn)(void *arg), void *arg);
 

@@ -407,14 +407,10 @@ void template_handle(struct ipc_call *call, const void *req, int *fds, size_t n_
 {
 	const struct sbx_template *q = req;
 	struct sbx *s = arg;
-	struct err e = { 0 };
 	struct job *j;
 
-	if (ipc_peer_cred(ipc_call_peer(call))->uid != 0) {
-		err_set(&e, -EPERM, "Only root may make templates.");
-		ipc_fail(call, &e);
+	if (!sbx_only_root(call))
 		return;
-	}
 	j = job_new(s, "template", "", ipc_call_req_id(call), template_run);
 	j->call = call;
 	j->done = template_done;
