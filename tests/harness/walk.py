@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import threading
 import time
 
@@ -106,8 +107,20 @@ def answers(node, box):
     return patient(lambda: node.data("POST", box, "/process.Process/List", {}, token=token)).status == 200
 
 
-def steps(node):
-    """The way through: (name, call); `box` is known after the first."""
+# The shortest way to a point, by the beginning of its name; all others are on the way of every sandbox.
+SHORT = {"sbx.start": "start anew", "sbx.stop": "stop", "sbx.crash": "crash", "sbx.bundle": "rotate"}
+
+
+def sample(points):
+    """Two points of each kind: for a default run that is to end in time."""
+    groups = {}
+    for p in points:
+        groups.setdefault(p.rsplit(".", 1)[0], []).append(p)
+    return [p for g in groups.values() for p in ([g[0], g[-1]] if len(g) > 1 else g)]
+
+
+def steps(node, only=None):
+    """The way through: (name, call); `box` is known after the first. `only`: beside create, use and kill only this step."""
     state = {}
 
     def create():
@@ -131,17 +144,31 @@ def steps(node):
     def kill():
         return attempt(lambda: node.api("DELETE", f"/sandboxes/{state['box']}"))
 
-    return state, [("create", create), ("use", use), ("stop", lambda: life("stop")), ("start", lambda: life("start")),
-                   ("start anew", lambda: life("start")), ("kill", kill)]
+    def crash():
+        """The VMM is killed; the answer is that of a start, which is what then is due."""
+        os.kill(node.record(state["box"])["vmm_pid"], signal.SIGKILL)
+        end = time.monotonic() + 30
+        while mine(node).get(state["box"]) == "running" and time.monotonic() < end:
+            time.sleep(0.02)
+        return life("start")
+
+    def rotate():
+        node.space("key", "rotate", env={"SPACE_RUN_DIR": node.run}, check=False)
+        return patient(lambda: node.api("GET", "/sandboxes"))
+
+    extra = [("stop", lambda: life("stop")), ("start", lambda: life("start")), ("start anew", lambda: life("start")), ("crash", crash), ("rotate", rotate)]
+    if only is not None:
+        extra = [s for s in extra if s[0] == only]
+    return state, [("create", create), ("use", use), *extra, ("kill", kill)]
 
 
-def once(node, line, baseline):
+def once(node, line, baseline, short=False):
     """
     One failpoint; gives the step in which it was hit, or None. Raises AssertionError when something is out of order then:
     what is said to run does not answer, what is said to be gone is there, or anything is left in the kernel or on the disk.
     """
     where = None
-    state, way = steps(node)
+    state, way = steps(node, SHORT.get(line.rsplit(".", 1)[0], "") if short else None)
     with Watch(node, line) as w:
         for name, call in way:
             if name != "create" and (not state.get("box") or mine(node).get(state["box"]) == "failed"):
