@@ -6,6 +6,7 @@ umask 022
 unset CDPATH
 
 CACHE=${SPACE_CACHE:-/var/cache/space}
+ARGUMENTS=("$@")
 PROGRAM=${0##*/}
 PROGRAM=${PROGRAM%.sh}
 
@@ -30,10 +31,18 @@ drop_work() {
 }
 
 # Makes $WORK, a folder in the given one (so that a rename is atomic), removed at the exit.
-# What a killed run left there is removed first: a lock tells whether its owner still lives.
+# What a killed run left there is removed first: a lock tells whether its owner still lives. Two runs for the
+# same folder do the work once: the second waits, then looks again.
 make_work() {
 	local parent=$1 old
 	mkdir -p "$parent" || die "cannot make the cache folder $parent"
+	exec {BUILD_LOCK}>"$parent/.lock"
+	if ! flock -n "$BUILD_LOCK"; then
+		say "another run is at it; waiting for what it makes"
+		flock "$BUILD_LOCK"
+		exec {BUILD_LOCK}>&-
+		exec "$0" "${ARGUMENTS[@]}"
+	fi
 	for old in "$parent"/.work.*; do
 		[ -d "$old" ] || continue
 		flock -n "$old" rm -rf --one-file-system "$old" || true
