@@ -386,6 +386,30 @@ class Resources(Base):
         node.wait_for("new lines stand in the cut file", lambda: "after-the-cut" in self.node.log("space-api"), 10)
         os.unlink(path + ".1")
 
+    def test_client_that_does_not_read(self):
+        """What waits for it in the kernel stays small, however large the kernel's buffers may grow."""
+        box = self.node.create()
+        try:
+            self.node.sh(box, "head -c 20000000 /dev/zero > /home/user/big")
+            with socket.socket() as s:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                s.connect(("127.0.0.1", self.node.port))
+                s.sendall(self.head("GET", "/files?path=/home/user/big", box, self.token(box)))
+                pair = f" 0100007F:{self.node.port:04X} 0100007F:{s.getsockname()[1]:04X} "
+
+                def queued():
+                    with open("/proc/net/tcp") as f:
+                        return int(next(line for line in f if pair in line).split()[4].split(":")[0], 16)
+
+                node.wait_for("the server has begun to wait", lambda: queued() > 100_000, 20)
+                end, most = time.monotonic() + 3, 0
+                while time.monotonic() < end:
+                    most = max(most, queued())
+                    time.sleep(0.05)
+                self.assertLess(most, 500_000)
+        finally:
+            self.node.kill(box)
+
     def test_descriptors_for_all_streams(self):
         for daemon in node.DAEMONS:
             with open(f"/proc/{self.node.pid_of(daemon)}/limits") as f:

@@ -42,6 +42,7 @@
 #define ERROR_BODY_MAX 4096
 #define DATE_LEN 30
 #define TURN_AWAY_READS 16
+#define UNSENT_BYTES 131072
 
 enum peer_state { PEER_IDLE, PEER_HEAD, PEER_HANDLE, PEER_BODY, PEER_WRITE, PEER_DRAIN, PEER_LINGER, PEER_STATE_COUNT };
 
@@ -516,13 +517,15 @@ static void turn_away(int fd)
 
 void http_server_accept(struct http_server *s, int fd)
 {
-	static const int on = 1;
+	static const int on = 1, unsent = UNSENT_BYTES;
 
 	if (s->n_peers >= s->conf.max_conns) {
 		turn_away(fd);
 		return;
 	}
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));      /* not a TCP socket: no harm */
+	/* A client that does not read must not fill the kernel's buffers, which grow to megabytes each. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 	struct peer *p = peer_new(s);
 	p->conn = conn_new(s->loop, fd, HTTP_IN_MAX, HTTP_ANSWER_MAX + ANSWER_HEAD_MAX, on_event, p);
 	peer_set_state(p, PEER_IDLE);
