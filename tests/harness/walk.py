@@ -57,6 +57,7 @@ class Watch:
         self.ended.set()
         self.thread.join()
         self.node.failpoints()
+        time.sleep(LOOKED_AT_S)
         os.unlink(self.log)
 
 
