@@ -386,6 +386,26 @@ class Resources(Base):
         node.wait_for("new lines stand in the cut file", lambda: "after-the-cut" in self.node.log("space-api"), 10)
         os.unlink(path + ".1")
 
+    def test_slow_vmm_and_a_look_at_its_console(self):
+        """A VMM that does not answer for some seconds, as on a machine with too much to do, is no crash; and it is still watched."""
+        box = self.node.create()
+        try:
+            pid = self.node.record(box)["vmm_pid"]
+            os.kill(pid, signal.SIGSTOP)
+            timer = threading.Timer(4, os.kill, (pid, signal.SIGCONT))
+            timer.start()
+            self.assertEqual(self.node.api("GET", f"/v1/sandboxes/{box}/logs").status, 200)
+            timer.join()
+            self.assertEqual(self.node.sh(box, "echo well"), "well\n")
+            self.assertIn("the console was not read", self.node.log("sbx-manager"))
+            self.assertEqual(self.node.state_of(box), "running")
+            subprocess.run([node.SPACE, "exec", box, "--", "/bin/bash", "-c", "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'"],
+                           env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30, check=False)
+            node.wait_for("the panic is seen", lambda: self.node.state_of(box) == "stopped", 20)
+            self.assertIn("panic", self.node.detail(box)["reason"])
+        finally:
+            self.node.kill(box)
+
     def test_client_that_does_not_read(self):
         """What waits for it in the kernel stays small, however large the kernel's buffers may grow."""
         box = self.node.create()

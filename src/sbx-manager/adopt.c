@@ -132,24 +132,6 @@ static int adopt_bridge(struct job *j, struct err *e)
 	return r;
 }
 
-static int adopt_vm(struct job *j, struct err *e)
-{
-	struct nm_exec x = { .generation = j->rec.id.generation };
-	enum vmm_run_state st;
-	int fd = -1, r;
-	size_t n = 1;
-
-	str_copy(x.sandbox, sizeof(x.sandbox), j->rec.id.sandbox);
-	r = job_nm(j, NM_QMP_OPEN, &x, NULL, 0, NULL, &fd, &n, SBX_NM_MS, e);
-	if (r == 0)
-		r = vmm_open(vmm_driver_find("qemu"), fd, ADOPT_QMP_MS, &j->vm, e);
-	if (r == 0)
-		r = vmm_status(j->vm, &st, ADOPT_QMP_MS, e);
-	if (r == 0 && st != VMM_RUN_RUNNING)
-		r = err_set(e, -ECONNRESET, "The virtual machine is %s.", vmm_run_names[st]);
-	return r;
-}
-
 static int adopt_verify(struct job *j, struct err *e)
 {
 	struct nm_verify v = { .generation = j->rec.id.generation, .bridge_pid = j->rec.proc.bridge_pid };
@@ -173,7 +155,7 @@ static int adopt_running(struct job *j, struct err *e)
 	if (r == 0)
 		r = adopt_bridge(j, e);
 	if (r == 0)
-		r = adopt_vm(j, e);
+		r = exec_vm_open(j, ADOPT_QMP_MS, e);
 	if (r < 0)
 		return r;
 	r = sbx_in_loop(j->s, adopt_set_in_loop, j);

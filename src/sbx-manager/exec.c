@@ -182,6 +182,36 @@ int exec_console(struct job *j, struct err *e)
 	return r == 0 && !j->unrecorded ? record_console_add(j->s->db, j->rec.id.sandbox, text, n, e) : r;
 }
 
+int exec_vm_open(struct job *j, int timeout_ms, struct err *e)
+{
+	struct nm_exec x = { .generation = j->rec.id.generation };
+	enum vmm_run_state st;
+	int fd = -1, r;
+	size_t n = 1;
+
+	str_copy(x.sandbox, sizeof(x.sandbox), j->rec.id.sandbox);
+	r = job_nm(j, NM_QMP_OPEN, &x, NULL, 0, NULL, &fd, &n, SBX_NM_MS, e);
+	if (r == 0)
+		r = vmm_open(vmm_driver_find("qemu"), fd, timeout_ms, &j->vm, e);
+	if (r == 0)
+		r = vmm_status(j->vm, &st, timeout_ms, e);
+	if (r == 0 && st != VMM_RUN_RUNNING)
+		r = err_set(e, -ECONNRESET, "The virtual machine is %s.", vmm_run_names[st]);
+	return r;
+}
+
+/* What was asked last is answered too late, or not at all: after a time-out the old connection is of no use (vmm/qmp.h). */
+int exec_vm_again(struct job *j, struct err *e)
+{
+	int r;
+
+	vmm_close(TAKE(j->vm));
+	r = exec_vm_open(j, EXEC_QMP_MS, e);
+	if (r < 0)
+		vmm_close(TAKE(j->vm));
+	return r;
+}
+
 static void exec_unwatch_in_loop(void *arg)
 {
 	struct job *j = arg;

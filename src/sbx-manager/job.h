@@ -66,6 +66,8 @@ int exec_announce(struct job *j, struct err *e);
 int exec_end(struct job *j, bool graceful, struct err *e);
 int exec_attach(struct job *j, int timeout_ms, struct err *e);
 int exec_console(struct job *j, struct err *e);      /* what the VMM holds goes into the records */
+int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must be running */
+int exec_vm_again(struct job *j, struct err *e);     /* the same in the place of one that failed; NULL on failure */
 /* The bridge's control socket, after a look at who listens there. A bridge that was just started gets wait_ms to do so. */
 int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct err *e);
 int exec_destroy(struct job *j, struct err *e);      /* node-manager's part of the end */

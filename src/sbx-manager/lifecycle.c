@@ -455,6 +455,13 @@ static json_t *lifecycle_tail(const char *text, size_t n)
 	}
 }
 
+static void lifecycle_vm_lost(void *arg)
+{
+	struct job *j = arg;
+
+	crash_seen(j->s, j->rec.id.sandbox, j->rec.id.generation, LIFE_EV_CRASH, j->reason);
+}
+
 static int lifecycle_console(struct job *j, struct err *e)
 {
 	autofree char *text = NULL;
@@ -470,8 +477,14 @@ static int lifecycle_console(struct job *j, struct err *e)
 	if (j->vm) {
 		struct err lost = { 0 };
 
-		if (exec_console(j, &lost) < 0)
+		if (exec_console(j, &lost) < 0) {
 			log_warn("the console was not read", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&lost));
+			/* On a machine with much to do that alone is no reason to end a sandbox. */
+			if (exec_vm_again(j, &lost) < 0) {
+				str_copy(j->reason, sizeof(j->reason), lost.text);
+				sbx_in_loop(j->s, lifecycle_vm_lost, j);
+			}
+		}
 		r = exec_announce(j, e);
 	}
 	if (r == 0)
