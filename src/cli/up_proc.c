@@ -187,9 +187,14 @@ void up_proc_reap(struct up_proc *s)
 {
 	for (size_t i = 0; i < ARRAY_LEN(s->procs); i++) {
 		struct proc *p = &s->procs[i];
+		siginfo_t info = { 0 };
 		int status;
 
-		if (p->state == PROC_UP && waitpid(p->pid, &status, WNOHANG) == p->pid)
+		if (p->state != PROC_UP || waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != p->pid)
+			continue;
+		/* Its group is its own, and its filter has no setsid(2): what it forked ends too. Before the number is free again. */
+		kill(-p->pid, SIGKILL);
+		if (waitpid(p->pid, &status, WNOHANG) == p->pid)
 			died(p, status);
 	}
 }

@@ -1,4 +1,5 @@
 /* Storage of an instance: its folders, the loop-mounted btrfs file where the state folder is on no btrfs, and their end. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -18,6 +19,7 @@
 #include "cli/up.h"
 #include "cli/up_exec.h"
 
+#define REMOVE_DEPTH_MAX 16               /* of the run folder; deeper is nothing of ours */
 #define MKFS_RESERVE_BYTES (1ULL << 30)    /* left free on the file system that holds the storage file */
 
 struct up_dir { enum conf_dir base; const char *name; mode_t mode; int user, group; };     /* -1 = root */
@@ -197,15 +199,31 @@ int up_store_close(const struct conf *k, struct err *e)
 	return detach_loops(file, e);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+/*
+ * By descriptors and never through a link: folders in there belong to services, and what is left of one that was taken over
+ * may put a link in the place of a folder while we are at it.
+ */
+static void remove_tree(int at, const char *name, dev_t dev, int depth)
 {
-	(void)st;
-	(void)ftw;
-	if (type == FTW_DP)
-		rmdir(path);
-	else
-		unlink(path);
-	return 0;
+	int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	struct dirent *de;
+	struct stat st;
+	DIR *d;
+
+	if (fd < 0) {
+		unlinkat(at, name, 0);
+		return;
+	}
+	d = depth < REMOVE_DEPTH_MAX && fstat(fd, &st) == 0 && st.st_dev == dev ? fdopendir(fd) : NULL;
+	if (!d) {
+		fd_close(fd);
+		return;
+	}
+	while ((de = readdir(d)))
+		if (!str_eq(de->d_name, ".") && !str_eq(de->d_name, ".."))
+			remove_tree(fd, de->d_name, dev, depth + 1);
+	closedir(d);
+	unlinkat(at, name, AT_REMOVEDIR);
 }
 
 static int rmdir_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -231,8 +249,10 @@ static void remove_cgroups(const char *root)
 
 void up_run_remove(const struct conf *k)
 {
-	if (k->run_dir[0] == '/' && strlen(k->run_dir) > 4)
-		nftw(k->run_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+	struct stat st;
+
+	if (k->run_dir[0] == '/' && strlen(k->run_dir) > 4 && lstat(k->run_dir, &st) == 0)
+		remove_tree(AT_FDCWD, k->run_dir, st.st_dev, 0);
 	remove_cgroups(k->cgroup_root);
 }
 
