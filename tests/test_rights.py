@@ -7,6 +7,7 @@ for one operation, which lives for that operation alone and has node-manager's b
 
 import json
 import os
+import signal
 import unittest
 
 from harness import node
@@ -129,6 +130,34 @@ class Rights(unittest.TestCase):
         self.assertEqual([(t, a) for t, a, state in found if state == LISTEN], [("tcp", "0100007F" + port)])
         # Whatever else there is came in through it.
         self.assertEqual([f for f in found if not f[0].startswith("tcp") or not f[1].endswith(port)], [])
+
+    def test_stopped_and_continued(self):
+        """The kernel lets what was waited for go on by a system call of its own, restart_syscall."""
+        rec = self.node.record(self.box)
+        pids = [rec[who + "_pid"] for who in ("vmm", "bridge", "init")] + [self.node.pid_of(d) for d in node.DAEMONS]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                node.wait_for("it is stopped", lambda: fields(f"/proc/{pid}/status")["State"].startswith("T"))
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        self.assertEqual(self.node.sh(self.box, "echo alive"), "alive\n")
+        self.assertEqual([p for p in pids if not os.path.exists(f"/proc/{p}")], [])
+        self.assertEqual(self.node.pid_of("sbx-manager"), pids[4])
+
+    def test_the_guest_gives_blocks_back(self):
+        """The one system call of the VMM that only a guest's discard brings about, and what it is for."""
+        disk = f"{self.node.state}/data/sandboxes/{self.box}/rootfs.img"
+        mib = 64
+
+        def used():
+            os.sync()
+            return os.stat(disk).st_blocks * 512 >> 20
+
+        self.node.sh(self.box, f"head -c {mib}M /dev/urandom > ~/block; sync; sudo fstrim /")
+        full = used()
+        self.node.sh(self.box, "rm ~/block; sync; sudo fstrim /")
+        node.wait_for("the blocks are free", lambda: used() <= full - mib + 8, 20)
 
     def test_up_is_the_only_one_with_all_rights(self):
         s = fields(f"/proc/{self.node.up_pid()}/status")

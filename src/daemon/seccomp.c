@@ -19,31 +19,38 @@
 				CLONE_NEWPID | CLONE_NEWNET)
 
 /*
- * Recorded (docs/syscalls.md). What stands under "not seen" was in no test and has its reason there; what only node-manager
- * needs stands in its own list.
+ * Recorded (docs/syscalls.md). What stands under "not seen" was in no test and has its reason there;
+ * what only node-manager needs stands in its own list.
  */
 const char *const seccomp_common[] = {
 	/* files: configuration, failpoints, keys, SQLite (which also locks and truncates) */
-	"read", "write", "pread64", "pwrite64", "lseek", "close", "openat", "newfstatat", "access", "unlink", "unlinkat",
-	"renameat", "ftruncate", "fsync", "fdatasync", "chmod", "fchmod", "fcntl", "getdents64", "readlink",
+	"read", "write", "pread64", "pwrite64", "lseek", "close", "openat", "newfstatat", "access",
+	"unlink", "unlinkat", "renameat", "ftruncate", "fsync", "fdatasync", "chmod", "fchmod",
+	"fcntl", "getdents64", "readlink",
 	/* memory: malloc, stacks, SQLite's shared memory */
 	"brk", "mmap", "munmap", "mprotect", "madvise",
 	/* the loop */
 	"epoll_ctl", "epoll_wait", "eventfd2", "poll",
 	/* sockets; which kinds there can be is decided by the network namespace and the user */
-	"socket", "bind", "listen", "accept4", "connect", "shutdown", "sendto", "recvfrom", "sendmsg", "recvmsg", "getsockopt",
-	"setsockopt", "getpeername",
+	"socket", "bind", "listen", "accept4", "connect", "shutdown", "sendto", "recvfrom",
+	"sendmsg", "recvmsg", "getsockopt", "setsockopt", "getpeername",
 	/* threads, no processes; the end */
 	"futex", "set_robust_list", "rseq", "clone:thread", "exit", "exit_group",
 	/* signals; kill is what the failpoint "crash" uses */
 	"rt_sigaction", "rt_sigprocmask", "kill",
 	/* clocks and who am I; sysinfo is qsort(3) of more than 1 KiB */
 	"clock_nanosleep", "getpid", "geteuid", "getrandom", "sysinfo",
-	/* not seen: answered with ENOSYS before the point of recording; glibc tries it for each thread */
+	/*
+	 * not seen: answered with ENOSYS before the point of recording; glibc tries it for each
+	 * thread
+	 */
 	"clone3",
 	/* not seen: clocks where the vDSO has none for the clock source */
 	"clock_gettime", "gettimeofday", "time",
-	/* not seen: the end of a program by abort(3), a failed assertion or the stack protector, with its message */
+	/*
+	 * not seen: the end of a program by abort(3), a failed assertion or the stack protector,
+	 * with its message
+	 */
 	"gettid", "tgkill", "writev",
 	/* not seen: realloc(3) of large buffers */
 	"mremap",
@@ -53,7 +60,7 @@ const char *const seccomp_common[] = {
 	"sched_yield",
 	/* not seen: poll, futex and clock_nanosleep go on by this after SIGSTOP and SIGCONT */
 	"restart_syscall",
-	NULL,
+	NULL
 };
 
 static void seccomp_auto_release(scmp_filter_ctx *ctx)

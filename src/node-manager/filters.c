@@ -7,15 +7,17 @@
 #include "vmm/vmm.h"
 
 /*
- * Beside seccomp_common; all seen in the tests (docs/syscalls.md). The lists of the jails come to it, because their programs
- * run under both filters. The storage library makes ioctls alone.
+ * Beside seccomp_common; all seen in the tests (docs/syscalls.md). The lists of the jails come to it,
+ * because their programs run under both filters. The storage library makes ioctls alone.
  */
 static const char *const own_syscalls[] = {
 	/* jails: namespaces, mounts, rights */
-	"clone:any", "unshare", "open_tree", "move_mount", "mount_setattr", "mount", "umount2", "pivot_root", "chdir",
-	"setsid", "sethostname", "setresuid", "setresgid", "setgroups", "capget", "capset", "seccomp", "prctl", "prlimit64",
+	"clone:any", "unshare", "open_tree", "move_mount", "mount_setattr", "mount", "umount2",
+	"pivot_root", "chdir", "setsid", "sethostname", "setresuid", "setresgid", "setgroups",
+	"capget", "capset", "seccomp", "prctl", "prlimit64",
 	/* processes, and the descriptors that they get */
-	"wait4", "pidfd_open", "pidfd_send_signal", "getppid", "signalfd4", "pipe2", "socketpair", "dup3", "close_range",
+	"wait4", "pidfd_open", "pidfd_send_signal", "getppid", "signalfd4", "pipe2", "socketpair",
+	"dup3", "close_range",
 	/* folders and files beneath them, owners */
 	"openat2", "mkdir", "mkdirat", "rmdir", "renameat2", "umask", "fchown", "lchown",
 	/* storage: subvolumes, reflinks (ioctl), sealing of templates; TAP */
@@ -25,8 +27,8 @@ static const char *const own_syscalls[] = {
 
 /* jail-init: static glibc's start, and its own calls. */
 static const char *const init_syscalls[] = {
-	"execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64", "readlink",
-	"getrandom", "mprotect", "prctl", "recvfrom", "wait4", "sendto", "exit_group",
+	"execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64",
+	"readlink", "getrandom", "mprotect", "prctl", "recvfrom", "wait4", "sendto", "exit_group",
 	NULL
 };
 

@@ -9,14 +9,15 @@
 
 static const char *const bridge_syscalls[] = {
 	/* start of a static program */
-	"execve", "brk", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64", "mprotect", "readlink",
-	"getrandom",
+	"execve", "brk", "arch_prctl", "set_tid_address", "set_robust_list", "rseq", "prlimit64",
+	"mprotect", "readlink", "getrandom",
 	/* memory */
 	"mmap", "munmap", "mremap",
 	/* the loop */
 	"epoll_create1", "epoll_ctl", "epoll_wait", "eventfd2", "fcntl", "close",
 	/* streams, channel and control socket */
-	"listen", "accept4", "getsockopt", "recvmsg", "recvfrom", "sendmsg", "sendto", "read", "write", "shutdown",
+	"listen", "accept4", "getsockopt", "recvmsg", "recvfrom", "sendmsg", "sendto", "read",
+	"write", "shutdown",
 	/* not seen: the clock where the vDSO has none for the clock source */
 	"clock_gettime",
 	/* not seen: the end on an error */

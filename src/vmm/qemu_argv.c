@@ -26,28 +26,36 @@
 
 const char *const vmm_firmware[] = { "bios-microvm.bin", "linuxboot_dma.bin", NULL };
 
-/* Recorded (docs/syscalls.md); getcwd: without /proc QEMU looks for its own folder by realpath(3) of argv[0]. */
+/*
+ * Recorded (docs/syscalls.md). getcwd: without /proc QEMU looks for its own folder by realpath(3) of
+ * argv[0].
+ */
 const char *const qemu_syscalls[] = {
 	/* start, loading of libraries, firmware and state */
-	"execve", "access", "arch_prctl", "brk", "getcwd", "getrandom", "newfstatat", "openat", "prctl", "prlimit64", "read", "readlink",
-	"rseq", "set_robust_list", "set_tid_address", "statfs", "sysinfo", "unlink", "seccomp",
+	"execve", "access", "arch_prctl", "brk", "getcwd", "getrandom", "newfstatat", "openat",
+	"prctl", "prlimit64", "read", "readlink", "rseq", "set_robust_list", "set_tid_address",
+	"statfs", "sysinfo", "unlink", "seccomp",
 	/* memory */
-	"get_mempolicy", "madvise", "memfd_create", "mmap", "mprotect", "msync", "munmap", "set_mempolicy",
+	"get_mempolicy", "madvise", "memfd_create", "mmap", "mprotect", "msync", "munmap",
+	"set_mempolicy",
 	/* threads and the end */
 	"clone:thread", "exit", "exit_group", "futex", "gettid", "sched_getaffinity",
 	/* loop, clocks, signals */
-	"clock_nanosleep", "epoll_create1", "eventfd2", "poll", "ppoll", "rt_sigaction", "rt_sigprocmask", "signalfd4",
-	/* the disk, the TAP */
-	"fadvise64", "fcntl", "fdatasync", "fstatfs", "ftruncate", "ioctl", "lseek", "pread64", "preadv", "pwrite64", "pwritev",
-	"readv", "writev",
+	"clock_nanosleep", "epoll_create1", "eventfd2", "poll", "ppoll", "restart_syscall",
+	"rt_sigaction", "rt_sigprocmask", "signalfd4",
+	/* the disk, the TAP; fallocate is the guest's discard */
+	"fadvise64", "fallocate", "fcntl", "fdatasync", "fstatfs", "ftruncate", "ioctl", "lseek",
+	"pread64", "preadv", "pwrite64", "pwritev", "readv", "writev",
 	/* QMP and the guest channel */
-	"accept4", "close", "getpeername", "getsockname", "getsockopt", "listen", "recvmsg", "sendmsg", "write",
-	/* not seen: answered with ENOSYS before the point of recording; glibc tries it for each thread */
+	"accept4", "close", "getpeername", "getsockname", "getsockopt", "listen", "recvmsg",
+	"sendmsg", "write",
+	/*
+	 * not seen: answered with ENOSYS before the point of recording; glibc tries it for each
+	 * thread
+	 */
 	"clone3",
 	/* not seen: QEMU's loop takes epoll when it has many descriptors */
 	"epoll_ctl", "epoll_wait",
-	/* not seen: the guest discards or zeroes blocks */
-	"fallocate",
 	/* not seen: clocks where the vDSO has none for the clock source */
 	"clock_gettime", "gettimeofday",
 	/* not seen: signals between threads, a failed assertion and abort(3) */
@@ -56,15 +64,21 @@ const char *const qemu_syscalls[] = {
 	"mremap",
 	/* not seen: waiting threads of QEMU give the processor away */
 	"sched_yield",
-	/* not seen: poll, futex and clock_nanosleep go on by this after SIGSTOP and SIGCONT */
-	"restart_syscall", NULL
+	NULL
 };
 
 const char *const qemu_syscalls_kvm[] = {
-	/* not seen: recording machines have no KVM; a vCPU thread under KVM takes its kick signal out of the queue (accel/kvm) */
+	/*
+	 * not seen: recording machines have no KVM; a vCPU thread under KVM takes its kick signal
+	 * out of the queue (accel/kvm)
+	 */
 	"rt_sigpending", "rt_sigtimedwait",
-	/* not seen: recording machines have no KVM; seen at QEMU's start with KVM (tests/long/test_kvm_rig.py) */
-	"uname", NULL
+	/*
+	 * not seen: recording machines have no KVM; seen at QEMU's start with KVM
+	 * (tests/long/test_kvm_rig.py)
+	 */
+	"uname",
+	NULL
 };
 
 /* QEMU falls back to epoll when it hears ENOSYS. */
