@@ -158,6 +158,28 @@ static int record_row(sqlite3_stmt *st, struct record *ret, struct err *e)
 	return 0;
 }
 
+/* A statement with a sandbox and maybe one number. */
+static int record_exec(struct record_db *db, const char *sql, const char *sandbox, int64_t v, struct err *e)
+{
+	autostmt sqlite3_stmt *st = NULL;
+	int r = record_prepare(db, sql, &st, e);
+
+	if (r < 0)
+		return r;
+	if (sandbox)
+		sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
+	if (sqlite3_bind_parameter_count(st) > (sandbox ? 1 : 0))
+		sqlite3_bind_int64(st, sandbox ? 2 : 1, v);
+	return record_run(db, st, e);
+}
+
+static int record_forget_texts(struct record_db *db, const char *sandbox, struct err *e)
+{
+	int r = record_exec(db, "DELETE FROM event WHERE sandbox=?", sandbox, 0, e);
+
+	return r < 0 ? r : record_exec(db, "DELETE FROM console WHERE sandbox=?", sandbox, 0, e);
+}
+
 int record_put(struct record_db *db, const struct record *r, struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
@@ -167,7 +189,9 @@ int record_put(struct record_db *db, const struct record *r, struct err *e)
 		return n;
 	for (unsigned i = 0; i < ARRAY_LEN(record_columns); i++)
 		record_bind(st, (int)i + 1, &record_columns[i], r);
-	return record_run(db, st, e);
+	n = record_run(db, st, e);
+	/* What the guest said goes with its sandbox, not at the next start of this program. */
+	return n == 0 && r->state == LIFE_NONE ? record_forget_texts(db, r->id.sandbox, e) : n;
 }
 
 int record_get(struct record_db *db, const char *sandbox, struct record *ret, struct err *e)
@@ -201,28 +225,6 @@ int record_list(struct record_db *db, struct record **ret, size_t *ret_n, struct
 	*ret = TAKE(v);
 	*ret_n = n;
 	return 0;
-}
-
-/* A statement with a sandbox and maybe one number. */
-static int record_exec(struct record_db *db, const char *sql, const char *sandbox, int64_t v, struct err *e)
-{
-	autostmt sqlite3_stmt *st = NULL;
-	int r = record_prepare(db, sql, &st, e);
-
-	if (r < 0)
-		return r;
-	if (sandbox)
-		sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
-	if (sqlite3_bind_parameter_count(st) > (sandbox ? 1 : 0))
-		sqlite3_bind_int64(st, sandbox ? 2 : 1, v);
-	return record_run(db, st, e);
-}
-
-static int record_forget_texts(struct record_db *db, const char *sandbox, struct err *e)
-{
-	int r = record_exec(db, "DELETE FROM event WHERE sandbox=?", sandbox, 0, e);
-
-	return r < 0 ? r : record_exec(db, "DELETE FROM console WHERE sandbox=?", sandbox, 0, e);
 }
 
 int record_drop(struct record_db *db, const char *sandbox, struct err *e)

@@ -3,7 +3,7 @@
  * execution with the whole identity, its processes, its token. An execution is announced only after its row was
  * committed. A deleted sandbox leaves a row in state "none" for a day, so that no late request revives it.
  *
- * The handle may be used by several threads (SQLite serialises them). Every call is one statement and blocks.
+ * The handle may be used by several threads (SQLite serialises them). Every call blocks.
  */
 #ifndef SBX_MANAGER_RECORD_H
 #define SBX_MANAGER_RECORD_H
@@ -40,7 +40,8 @@ struct record_db;
 
 int record_open(const char *path, struct record_db **ret, struct err *e);
 void record_close(struct record_db *db);
-int record_put(struct record_db *db, const struct record *r, struct err *e);                      /* committed when it returns */
+/* Committed when it returns. A tombstone (state none) has no events and no console. */
+int record_put(struct record_db *db, const struct record *r, struct err *e);
 int record_get(struct record_db *db, const char *sandbox, struct record *ret, struct err *e);     /* tombstones too; -ENOENT */
 int record_drop(struct record_db *db, const char *sandbox, struct err *e);
 /* All rows that are not tombstones. Caller frees *ret. */

@@ -183,6 +183,14 @@ static void test_console_keeps_the_end(void **state)
 	assert_int_equal(text[n - 40000], 'y');
 	assert_int_equal(text[n - 1], '\0');
 	free(text);
+	/* And goes with its sandbox. */
+	struct record gone = sample(1);
+
+	gone.state = LIFE_NONE;
+	assert_int_equal(record_put(db, &gone, NULL), 0);
+	assert_int_equal(record_console(db, SANDBOX, &text, &n, NULL), 0);
+	assert_int_equal(n, 0);
+	free(text);
 	record_close(db);
 }
 
