@@ -1,7 +1,6 @@
 """Real sandboxes: create to first output, command round trip, files up and down, output rate, memory, and where the time goes."""
 
 import base64
-import hashlib
 import http.client
 import json
 import os
@@ -78,6 +77,20 @@ class Client:
         return time.perf_counter() - begin, data
 
 
+def download(client, box, data):
+    took, back = client.get(box, "/home/user/big")
+    if back != data:
+        raise AssertionError("what was downloaded is not what was uploaded")
+    return FILE_BYTES / 1e6 / took
+
+
+def output(client, box):
+    _, took, size = client.start(box, "/bin/dd", "if=/dev/zero", "bs=1M", f"count={OUTPUT_MIB}", "status=none")
+    if size != OUTPUT_MIB << 20:
+        raise AssertionError(f"{size} bytes of output came")
+    return size / 1e6 / took
+
+
 def read_all(r, n):
     data = b""
     while len(data) < n:
@@ -130,6 +143,34 @@ def memory_of(node, box):
             "jail-init": memory.pss_kib(pids["init"]), "VMM": memory.pss_kib(pids["vmm"])}
 
 
+def cpu_ms(pids):
+    """Processor time of each program so far; all its threads."""
+    out = {}
+    for name, pid in pids.items():
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        out[name] = (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+    return out
+
+
+class Processor:
+    """Processor time of the node's programs for each of the things measured."""
+
+    def __init__(self, node, box):
+        p = pids_of(node, box)
+        self.pids = {**{d: node.pid_of(d) for d in harness.DAEMONS}, "spaced-host": p["bridge"], "VMM": p["vmm"]}
+        self.out = {}
+
+    def each(self, key, count, work):
+        before = cpu_ms(self.pids)
+        results = [work() for _ in range(count)]
+        after = cpu_ms(self.pids)
+        spent = self.out.setdefault(key, dict.fromkeys(self.pids, 0.0))
+        for n in self.pids:
+            spent[n] += (after[n] - before[n]) / count
+        return results
+
+
 def measure(quick):
     rounds = 5 if quick else 25
     with harness.Node(max_sandboxes=8) as node:
@@ -142,23 +183,14 @@ def measure(quick):
         out["pss_idle_kib"] = memory_of(node, name)
         for _ in range(3):
             client.start(box, "/bin/true")
-        out["round_trip_ms"] = summary([client.start(box, "/bin/true")[1] * 1000 for _ in range(30 if quick else 200)])
-        data = os.urandom(FILE_BYTES)
-        ups, downs = [], []
-        for _ in range(2 if quick else 5):
-            ups.append(FILE_BYTES / 1e6 / client.put(box, "/home/user/big", data))
-            took, back = client.get(box, "/home/user/big")
-            if hashlib.sha256(back).digest() != hashlib.sha256(data).digest():
-                raise AssertionError("what was downloaded is not what was uploaded")
-            downs.append(FILE_BYTES / 1e6 / took)
-        out["upload_mbs"], out["download_mbs"] = summary(ups), summary(downs)
-        rates = []
-        for _ in range(2 if quick else 5):
-            _, took, size = client.start(box, "/bin/dd", "if=/dev/zero", "bs=1M", f"count={OUTPUT_MIB}", "status=none")
-            if size != OUTPUT_MIB << 20:
-                raise AssertionError(f"{size} bytes of output came")
-            rates.append(size / 1e6 / took)
-        out["output_mbs"] = summary(rates)
+        use = Processor(node, name)
+        out["round_trip_ms"] = summary(use.each("round_trip", 30 if quick else 200, lambda: client.start(box, "/bin/true")[1] * 1000))
+        data, rounds = os.urandom(FILE_BYTES), 2 if quick else 7
+        put = lambda: FILE_BYTES / 1e6 / client.put(box, "/home/user/big", data)
+        out["upload_mbs"] = summary(use.each("upload", rounds, put))
+        out["download_mbs"] = summary(use.each("download", rounds, lambda: download(client, box, data)))
+        out["output_mbs"] = summary(use.each("output", rounds, lambda: output(client, box)))
+        out["cpu_ms"] = use.out
         out["pss_after_kib"] = memory_of(node, name)
         out["admission_us"] = node_report(node)["node"].get("admission", {})
         client.control("DELETE", f"/sandboxes/{name}")
