@@ -383,7 +383,9 @@ static int check_access(const struct call *c, const struct data_target *t, const
 	const struct token_key *k = keys_token(c->api);
 	int r;
 
-	if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) && strcspn(h->target, "?") == 7 && str_starts(h->target, "/health"))
+	/* Without a body or an upgrade: who has no token must not hold a stream of the sandbox for as long as he likes. */
+	if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) && strcspn(h->target, "?") == 7 && str_starts(h->target, "/health") &&
+	    (h->body == HTTP_BODY_NONE || (h->body == HTTP_BODY_LENGTH && h->length == 0)) && !h->upgrade)
 		return 0;
 	if (token && http_count(h, "X-Access-Token") == 1 && id_sandbox_ok(t->id) && token_ok(k, t->id, token))
 		return 0;

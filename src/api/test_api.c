@@ -712,6 +712,17 @@ static void test_client_fields(void **state)
 	assert_non_null(strstr(g->last_head, "X-Keep: 1\r\n"));
 	assert_null(strstr(g->last_head, "Authorization"));
 
+	/* The health of a sandbox is for everybody, a stream that is held open is not. */
+	static const char *const held[] = { "Content-Length: 5\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n", "Connection: Upgrade\r\nUpgrade: x\r\n\r\n" };
+	unsigned before = g->forwards;
+
+	for (size_t i = 0; i < ARRAY_LEN(held); i++) {
+		connect_client(g);
+		assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n%s", b.id, held[i]), 401);
+	}
+	assert_int_equal(g->forwards, before);
+	connect_client(g);
+
 	assert_int_equal(ask(g, DATA("GET /envs") "Connection: Host\r\n\r\n", b.id, b.token), 200);
 	assert_non_null(strstr(g->last_head, "Host: x\r\n"));
 }
