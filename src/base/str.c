@@ -45,6 +45,21 @@ bool str_ends(const char *s, const char *suffix)
 	return n >= m && memcmp(s + n - m, suffix, m) == 0;
 }
 
+/* What was cut inside a UTF-8 character ends before it: a text that was valid stays so (JSON takes no other). */
+static void str_trim_partial(char *s, size_t n)
+{
+	size_t i = n;
+	unsigned char lead;
+
+	while (i > 0 && n - i < 3 && ((unsigned char)s[i - 1] & 0xc0) == 0x80)
+		i--;
+	if (i == 0)
+		return;
+	lead = (unsigned char)s[i - 1];
+	if (lead >= 0xc0 && n - i + 1 < (lead >= 0xf0 ? 4u : lead >= 0xe0 ? 3u : 2u))
+		s[i - 1] = '\0';
+}
+
 int str_copy(char *dst, size_t dst_size, const char *src)
 {
 	size_t n = strlen(src);
@@ -57,6 +72,7 @@ int str_copy(char *dst, size_t dst_size, const char *src)
 	}
 	memmove(dst, src, dst_size - 1);
 	dst[dst_size - 1] = '\0';
+	str_trim_partial(dst, dst_size - 1);
 	return -ENOSPC;
 }
 
@@ -70,7 +86,11 @@ int str_format(char *dst, size_t dst_size, const char *fmt, ...)
 	va_end(ap);
 	if (n < 0)
 		return -EINVAL;
-	return (size_t)n < dst_size ? 0 : -ENOSPC;
+	if ((size_t)n < dst_size)
+		return 0;
+	if (dst_size > 0)
+		str_trim_partial(dst, dst_size - 1);
+	return -ENOSPC;
 }
 
 int str_to_u64_n(const char *s, size_t n, uint64_t max, uint64_t *ret)

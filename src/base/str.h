@@ -10,7 +10,7 @@ bool str_eq(const char *a, const char *b);                          /* NULL equa
 bool str_ieq(const char *a, const char *b);                         /* ASCII only */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
-int str_copy(char *dst, size_t dst_size, const char *src);          /* -ENOSPC when cut; dst always ends */
+int str_copy(char *dst, size_t dst_size, const char *src);          /* -ENOSPC when cut, never inside a UTF-8 character; dst always ends */
 int str_format(char *dst, size_t dst_size, const char *fmt, ...)    /* -ENOSPC when cut */
 	__attribute__((format(printf, 3, 4)));
 int str_to_u64(const char *s, uint64_t max, uint64_t *ret);         /* decimal digits only */

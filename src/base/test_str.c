@@ -38,6 +38,17 @@ static void test_copy(void **state)
 	assert_string_equal(d, "abc");
 	assert_int_equal(str_format(d, sizeof(d), "%d", 12345), -ENOSPC);
 	assert_string_equal(d, "123");
+	assert_int_equal(str_copy(d, sizeof(d), "ab\u00e9"), -ENOSPC);
+	assert_string_equal(d, "ab");
+	assert_int_equal(str_copy(d, sizeof(d), "a\u00e9x"), -ENOSPC);
+	assert_string_equal(d, "a\u00e9");
+	assert_int_equal(str_copy(d, sizeof(d), "\U0001f600"), -ENOSPC);
+	assert_string_equal(d, "");
+	assert_int_equal(str_format(d, sizeof(d), "%s", "a\u20ac"), -ENOSPC);
+	assert_string_equal(d, "a");
+	/* What was no UTF-8 before is cut where it is cut. */
+	assert_int_equal(str_copy(d, sizeof(d), "\x80\x80\x80\x80"), -ENOSPC);
+	assert_int_equal(strlen(d), 3);
 }
 
 static void test_number(void **state)
