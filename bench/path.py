@@ -151,7 +151,7 @@ def profile(pids, work):
         recorder.wait()
         text = subprocess.run(["perf", "report", "-q", "--stdio", "--no-children", "-s", "symbol", "-i", f"{folder}/{name}"],
                               capture_output=True, text=True).stdout
-        out[name] = [(float(m.group(1)), m.group(2).strip()) for m in re.finditer(r"^\s+([\d.]+)%\s+\[.\]\s+(.+)$", text, re.M)][:10]
+        out[name] = [(float(m.group(1)), " ".join(m.group(2).split())) for m in re.finditer(r"^\s+([\d.]+)%\s+(\[.\]\s+\S+)", text, re.M)][:10]
     shutil.rmtree(folder)
     return out
 

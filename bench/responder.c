@@ -27,7 +27,8 @@
 #include "base/str.h"
 #include "mux/mux.h"
 
-#define REQUEST_MAX 65536            /* head and, with the plain face, a body too */
+#define REQUEST_MAX 65536            /* the plain face: head and body */
+#define STREAM_HEAD_MAX 8192
 #define QMP_LINE_MAX 65536
 #define EVENTS_MAX 64
 #define READ_BYTES 16384
@@ -305,7 +306,7 @@ static void on_control_listener(struct io *io, uint32_t events)
 /* ---- The VMM's place: the guest ---- */
 
 struct stream {
-	char head[REQUEST_MAX];
+	char head[STREAM_HEAD_MAX];
 	size_t n;                    /* bytes of it; grows until the head is whole */
 	uint64_t body_left;
 	bool has_head, chunked, complete, answered, ended;
