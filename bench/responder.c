@@ -1,14 +1,15 @@
 /*
- * The smallest thing that can stand in the guest's place, so that a bench measures the path and not the guest. One fixed answer to
- * every request, with two faces:
+ * The smallest thing that can stand in the guest's place, so that a bench measures the path and not
+ * the guest. One fixed answer to every request, with two faces:
  *
  *	responder PATH            a plain HTTP/1.1 responder (keep-alive) on a Unix socket: what nginx proxies to
  *	qemu-system-x86_64 ...    (by its name) in the VMM's place, in its jail: QMP on descriptor 3 as far as src/vmm/qemu.c
  *	                          speaks it, and the guest's side of src/mux on descriptor 4. All else of the path is real.
  *
- * Theory of operation. One thread, one epoll. Requests are not parsed beyond what is needed to find their end: the length,
- * or the last chunk, or the end of the stream; who sends them here is known. In the VMM's place only system calls are used that a
- * VMM may use (src/vmm/qemu_argv.c), so plain read(2) and write(2) on sockets.
+ * Theory of operation. One thread, one epoll. Requests are not parsed beyond what is needed to find
+ * their end: the length, or the last chunk, or the end of the stream; who sends them here is known.
+ * In the VMM's place only system calls are used that a VMM may use (src/vmm/qemu_argv.c), so plain
+ * read(2) and write(2) on sockets.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -175,9 +176,11 @@ static void control_say(struct control *q, const char *text)
 }
 
 /* Events first or after: QEMU's order differs too, and the driver takes both. */
-static void control_return(struct control *q, unsigned long long id, const char *value, const char *event)
+static void control_return(struct control *q, unsigned long long id, const char *value,
+			   const char *event)
 {
-	autofree char *line = x_asprintf("{\"return\": %s, \"id\": %llu}\r\n%s", value, id, event ? event : "");
+	autofree char *line =
+		x_asprintf("{\"return\": %s, \"id\": %llu}\r\n%s", value, id, event ? event : "");
 
 	control_say(q, line);
 }
@@ -192,7 +195,8 @@ static void do_status(struct control *q, unsigned long long id)
 static void do_incoming(struct control *q, unsigned long long id)
 {
 	run_state = "paused";
-	control_return(q, id, "{}", "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"completed\"}}\r\n");
+	control_return(q, id, "{}",
+		       "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"completed\"}}\r\n");
 }
 
 static void do_stop(struct control *q, unsigned long long id)
@@ -222,11 +226,23 @@ static void do_quit(struct control *q, unsigned long long id)
 	exit(0);
 }
 
-static void do_nothing(struct control *q, unsigned long long id) { control_return(q, id, "{}", NULL); }
-static void do_add_fd(struct control *q, unsigned long long id) { control_return(q, id, "{\"fdset-id\": 7, \"fd\": 9}", NULL); }
-static void do_console(struct control *q, unsigned long long id) { control_return(q, id, "\"\"", NULL); }
+static void do_nothing(struct control *q, unsigned long long id)
+{
+	control_return(q, id, "{}", NULL);
+}
+static void do_add_fd(struct control *q, unsigned long long id)
+{
+	control_return(q, id, "{\"fdset-id\": 7, \"fd\": 9}", NULL);
+}
+static void do_console(struct control *q, unsigned long long id)
+{
+	control_return(q, id, "\"\"", NULL);
+}
 
-static const struct { const char *name; void (*fn)(struct control *q, unsigned long long id); } commands[] = {
+static const struct {
+	const char *name;
+	void (*fn)(struct control *q, unsigned long long id);
+} commands[] = {
 	{ "query-status", do_status },
 	{ "migrate-incoming", do_incoming },
 	{ "stop", do_stop },
@@ -256,7 +272,9 @@ static void control_line(struct control *q, const char *line)
 			return;
 		}
 	}
-	control_say(q, "{\"error\": {\"class\": \"CommandNotFound\", \"desc\": \"not known here\"}}\r\n");
+	control_say(
+		q,
+		"{\"error\": {\"class\": \"CommandNotFound\", \"desc\": \"not known here\"}}\r\n");
 }
 
 static void on_control(struct io *io, uint32_t events)
@@ -299,7 +317,9 @@ static void on_control_listener(struct io *io, uint32_t events)
 	q = x_alloc(sizeof(*q));
 	q->io = (struct io){ fd, on_control };
 	buf_init(&q->in, QMP_LINE_MAX);
-	control_say(q, "{\"QMP\": {\"version\": {\"qemu\": {\"major\": 10, \"minor\": 0, \"micro\": 0}}, \"capabilities\": [\"oob\"]}}\r\n");
+	control_say(
+		q,
+		"{\"QMP\": {\"version\": {\"qemu\": {\"major\": 10, \"minor\": 0, \"micro\": 0}}, \"capabilities\": [\"oob\"]}}\r\n");
 	io_set(&q->io, EPOLL_CTL_ADD, EPOLLIN);
 }
 
@@ -360,8 +380,11 @@ static void stream_complete(struct stream *s)
 	if (s->complete)
 		return;
 	s->complete = true;
-	s->answer = strncmp(s->head, "POST /init ", 11) == 0 || strncmp(s->head, "POST /prepare ", 14) == 0 ||
-		    strncmp(s->head, "POST /shutdown ", 15) == 0 ? ANSWER_NONE : ANSWER;
+	s->answer = strncmp(s->head, "POST /init ", 11) == 0 ||
+				    strncmp(s->head, "POST /prepare ", 14) == 0 ||
+				    strncmp(s->head, "POST /shutdown ", 15) == 0
+			    ? ANSWER_NONE
+			    : ANSWER;
 	if (!stream_answer(s)) {
 		s->next = waiting;
 		waiting = s;
@@ -464,7 +487,10 @@ static void on_channel(struct io *io, uint32_t events)
 	channel_arm();
 }
 
-/* A VMM's port takes one host side at a time; a new one takes the place of an old one that has left. */
+/*
+ * A VMM's port takes one host side at a time; a new one takes the place of an old one that has
+ * left.
+ */
 static void on_channel_listener(struct io *io, uint32_t events)
 {
 	int fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);

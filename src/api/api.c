@@ -23,26 +23,32 @@ void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1])
 {
 	const char *given = http_get(h, "X-Request-Id");
 
-	if (given && http_count(h, "X-Request-Id") == 1 && str_is(given, 1, API_REQ_ID_MAX, REQ_ID_CHARS))
+	if (given && http_count(h, "X-Request-Id") == 1 &&
+	    str_is(given, 1, API_REQ_ID_MAX, REQ_ID_CHARS))
 		str_copy(dst, API_REQ_ID_MAX + 1, given);
 	else
 		str_random_hex(dst, 8);
 }
 
-/* Python's E2B client repeats 429, 502, 503 and 504 by itself; Should-Retry tells it where that is in vain. */
+/*
+ * Python's E2B client repeats 429, 502, 503 and 504 by itself; Should-Retry tells it where that is
+ * in vain.
+ */
 void call_error(struct call *c, const struct err *e)
 {
 	int status = err_http_status(e);
 	const struct http_field extra[] = {
 		{ "X-Request-Id", c->req_id },
-		{ status == 503 || status == 429 ? "Retry-After" : "Should-Retry", status == 503 || status == 429 ? "1" : "false" },
+		{ status == 503 || status == 429 ? "Retry-After" : "Should-Retry",
+		  status == 503 || status == 429 ? "1" : "false" },
 		{ NULL, NULL },
 	};
 	const struct http_head *h = http_req_head(c->req);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
 
-	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant), F_STR("method", h->method), F_STR("path", path),
-		 F_INT("status", status), F_ERR(e), F_INT("ms", clock_mono_ms() - c->start_ms));
+	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant),
+		 F_STR("method", h->method), F_STR("path", path), F_INT("status", status), F_ERR(e),
+		 F_INT("ms", clock_mono_ms() - c->start_ms));
 	http_req_error(c->req, status, extra, e->text[0] ? e->text : http_reason(status));
 }
 
@@ -102,7 +108,8 @@ static void dispatch(struct call *c)
 		http_req_error(c->req, 405, extra, "This path does not know this method.");
 	} else if (data_target_by_token(h, &t) == 1) {
 		data_handle(c, &t);
-	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) && str_eq(h->target, "/health")) {
+	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) &&
+		   str_eq(h->target, "/health")) {
 		own_health(c);
 	} else {
 		err_set(&e, -ENOENT, "There is no such path.");
@@ -152,8 +159,9 @@ static int set_strings(struct api *a, const struct api_conf *c)
 	if (r == 0)
 		r = str_random_hex(rnd, 8);
 	if (r == 0)
-		r = c->claimer ? str_copy(a->claimer, sizeof(a->claimer), c->claimer) :
-				 str_format(a->claimer, sizeof(a->claimer), "space-api.%d.%s", (int)getpid(), rnd);
+		r = c->claimer ? str_copy(a->claimer, sizeof(a->claimer), c->claimer)
+			       : str_format(a->claimer, sizeof(a->claimer), "space-api.%d.%s",
+					    (int)getpid(), rnd);
 	return r;
 }
 
@@ -161,13 +169,19 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 {
 	struct api *a = x_alloc(sizeof(*a));
 	const struct http_server_conf sc = {
-		.head_timeout_ms = HEAD_TIMEOUT_MS, .idle_timeout_ms = IDLE_TIMEOUT_MS, .max_conns = API_CONNS_MAX,
-		.max_body = API_BODY_MAX, .handle = on_request, .end = on_req_end, .arg = a,
+		.head_timeout_ms = HEAD_TIMEOUT_MS,
+		.idle_timeout_ms = IDLE_TIMEOUT_MS,
+		.max_conns = API_CONNS_MAX,
+		.max_body = API_BODY_MAX,
+		.handle = on_request,
+		.end = on_req_end,
+		.arg = a,
 	};
 	int r = set_strings(a, c);
 
 	if (r < 0 || key_init() < 0) {
-		err_set(e, r < 0 ? r : -EIO, "A setting is too long, or there are no random numbers.");
+		err_set(e, r < 0 ? r : -EIO,
+			"A setting is too long, or there are no random numbers.");
 		free(a);
 		return NULL;
 	}

@@ -1,13 +1,15 @@
 /*
- * space-api: the way in for clients. Control routes (E2B's in both generations, and ours under /v1) with an API key; the data
- * surface of each sandbox with its client token, relayed to the node that has it.
+ * space-api: the way in for clients. Control routes (E2B's in both generations, and ours under /v1)
+ * with an API key; the data surface of each sandbox with its client token, relayed to the node that
+ * has it.
  *
- * Order of dispatch (api.c): E2b-Sandbox-Id/-Port headers; Host <port>-<sandbox>.<domain>; control routes (control.c);
- * X-Access-Token alone; GET /health of this program.
+ * Order of dispatch (api.c): E2b-Sandbox-Id/-Port headers; Host <port>-<sandbox>.<domain>; control
+ * routes (control.c); X-Access-Token alone; GET /health of this program.
  *
- * Threads: the loop owns connections, routes, streams and caches. What blocks (database, life-cycle calls) is a job in
- * one of two sets of workers, so that long operations do not keep short ones waiting. A job gets copies and hands back
- * one result; each worker thread has its own database handle (api_store).
+ * Threads: the loop owns connections, routes, streams and caches. What blocks (database, life-cycle
+ * calls) is a job in one of two sets of workers, so that long operations do not keep short ones
+ * waiting. A job gets copies and hands back one result; each worker thread has its own database
+ * handle (api_store).
  */
 #ifndef API_API_H
 #define API_API_H
@@ -113,8 +115,11 @@ struct control_route {
 	void (*run)(struct call *c, struct store *s);     /* in a worker; NULL: not built, 501 */
 };
 enum { CONTROL_BODY = 1, CONTROL_SLOW = 2 };
-/* NULL: no control route has this path; *ret_method_wrong says that one has it with another method. */
-const struct control_route *control_find(const char *method, const char *target, char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong);
+/*
+ * NULL: no control route has this path; *ret_method_wrong says that one has it with another method.
+ */
+const struct control_route *control_find(const char *method, const char *target,
+					 char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong);
 void control_handle(struct call *c);
 
 /* sandboxes.c: bodies of the routes */
@@ -140,8 +145,11 @@ bool object_visible(const struct store_sandbox *b);       /* to the E2B routes *
 
 /* data.c */
 struct data_target { char id[64]; uint64_t port; bool by_token; };
-/* 1: a request for a sandbox; 0: not; -EINVAL with the reason. By header and by host, or by token. */
-int data_target_of(struct api *a, const struct http_head *h, struct data_target *ret, struct err *e);
+/*
+ * 1: a request for a sandbox; 0: not; -EINVAL with the reason. By header and by host, or by token.
+ */
+int data_target_of(struct api *a, const struct http_head *h, struct data_target *ret,
+		   struct err *e);
 int data_target_by_token(const struct http_head *h, struct data_target *ret);
 void data_handle(struct call *c, const struct data_target *t);
 void data_cut(struct api *a, const char *sandbox, uint64_t generation);      /* streams of generations up to this */
@@ -151,17 +159,27 @@ struct api_route {
 	struct identity id;
 	char addr[200];
 	int64_t until_ms;                /* fixed when it was first made (V-4) */
-	struct { char text[CAP_TEXT_MAX]; int64_t made_ms, made_wall_ms; char kid[ID_KID_MAX + 1]; } caps[ID_ACCESS_COUNT];
+	struct {
+		char text[CAP_TEXT_MAX];
+		int64_t made_ms, made_wall_ms;
+		char kid[ID_KID_MAX + 1];
+	} caps[ID_ACCESS_COUNT];
 };
 typedef void route_fn(void *arg, const struct api_route *r, const struct err *e);
 /* fn may be called at once. *r is valid during the call only. */
 void route_get(struct api *a, const char *sandbox, route_fn *fn, void *arg);
-/* After a refusal of `refused` (V-2, V-3): reads the row again; replaces the cached entry only if it is still that one. */
+/*
+ * After a refusal of `refused` (V-2, V-3): reads the row again; replaces the cached entry only if
+ * it is still that one.
+ */
 void route_refresh(struct api *a, const struct identity *refused, route_fn *fn, void *arg);
 void route_drop(struct api *a, const char *sandbox);
 void route_clear(struct api *a);
-/* A capability for control traffic; from the entry's cache when the route is still the cached one. */
-int route_capability(struct api *a, const struct api_route *r, enum id_access access, char dst[CAP_TEXT_MAX], struct err *e);
+/*
+ * A capability for control traffic; from the entry's cache when the route is still the cached one.
+ */
+int route_capability(struct api *a, const struct api_route *r, enum id_access access,
+		     char dst[CAP_TEXT_MAX], struct err *e);
 
 /* pool.c: connections to nodes */
 struct conn *pool_get(struct api *a, const char *addr, bool fresh, struct err *e);

@@ -1,7 +1,7 @@
 /*
- * API keys. The key itself is hashed at once and forgotten; the hash is looked up in the database and remembered for
- * API_AUTH_TTL_MS from that look-up on. A hit does not prolong the entry, so a revoked key ends within that time here and in
- * every other process.
+ * API keys. The key itself is hashed at once and forgotten; the hash is looked up in the database
+ * and remembered for API_AUTH_TTL_MS from that look-up on. A hit does not prolong the entry, so a
+ * revoked key ends within that time here and in every other process.
  */
 #include <errno.h>
 #include <sodium.h>

@@ -27,7 +27,10 @@ static const struct control_route routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/start", B | S, run_v1_start },
 	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
 
-	/* E2B's API as far as its clients know it, not built yet: 501. "{id}" is any one segment, a final "*" any rest. */
+	/*
+	 * E2B's API as far as its clients know it, not built yet: 501. "{id}" is any one segment, a
+	 * final "*" any rest.
+	 */
 	{ "POST", "/v2/sandboxes/{id}/connect", 0, NULL },
 	{ "POST", "/sandboxes/{id}/connect", 0, NULL },
 	{ "POST", "/sandboxes/{id}/resume", 0, NULL },
@@ -57,7 +60,8 @@ static const struct control_route routes[] = {
 
 /* ---- matching ---- */
 
-static bool match(const char *pattern, const char *path, size_t n, const char **ret_id, size_t *ret_id_len)
+static bool match(const char *pattern, const char *path, size_t n, const char **ret_id,
+		  size_t *ret_id_len)
 {
 	const char *end = path + n;
 
@@ -81,8 +85,9 @@ static bool match(const char *pattern, const char *path, size_t n, const char **
 }
 
 /*
- * An ID as clients send it: maybe "<id>-<client>" (an old form: the suffix is dropped). What is no ID at all becomes "", which
- * no sandbox has: the answer is the same as for one that does not exist.
+ * An ID as clients send it: maybe "<id>-<client>" (an old form: the suffix is dropped). What is no
+ * ID at all becomes "", which no sandbox has: the answer is the same as for one that does not
+ * exist.
  */
 static void take_id(const char *p, size_t n, char id[ID_SANDBOX_LEN + 1])
 {
@@ -99,7 +104,8 @@ static void take_id(const char *p, size_t n, char id[ID_SANDBOX_LEN + 1])
 		id[0] = '\0';
 }
 
-const struct control_route *control_find(const char *method, const char *target, char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong)
+const struct control_route *control_find(const char *method, const char *target,
+					 char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong)
 {
 	size_t n = strcspn(target, "?#");
 
@@ -143,9 +149,11 @@ static void answer(struct call *c)
 	};
 	const struct http_head *h = http_req_head(c->req);
 
-	log_info("control request", F_REQ(c->req_id), F_STR("tenant", c->tenant), F_STR("method", h->method), F_STR("path", c->route->path),
-		 F_STR("sandbox", c->id), F_INT("status", c->status), F_INT("ms", clock_mono_ms() - c->start_ms));
-	http_req_answer(c->req, c->status, extra, c->text ? "application/json" : NULL, c->text, c->text ? strlen(c->text) : 0);
+	log_info("control request", F_REQ(c->req_id), F_STR("tenant", c->tenant),
+		 F_STR("method", h->method), F_STR("path", c->route->path), F_STR("sandbox", c->id),
+		 F_INT("status", c->status), F_INT("ms", clock_mono_ms() - c->start_ms));
+	http_req_answer(c->req, c->status, extra, c->text ? "application/json" : NULL, c->text,
+			c->text ? strlen(c->text) : 0);
 }
 
 static void work_done(void *arg)
@@ -163,11 +171,15 @@ static void work_done(void *arg)
 		answer(c);
 }
 
-/* Requests that change one sandbox queue behind each other here; across processes the operations in the database do that. */
+/*
+ * Requests that change one sandbox queue behind each other here; across processes the operations in
+ * the database do that.
+ */
 static void start_work(struct call *c)
 {
 	struct api *a = c->api;
-	bool slow = c->route->flags & CONTROL_SLOW, change = slow && !str_eq(c->route->method, "GET");
+	bool slow = c->route->flags & CONTROL_SLOW,
+	     change = slow && !str_eq(c->route->method, "GET");
 	const struct key_signer *k = keys_signer(a);
 	struct err e = { 0 };
 	int r;
@@ -175,7 +187,8 @@ static void start_work(struct call *c)
 	c->signer_ok = k != NULL;
 	if (k)
 		c->signer = *k;
-	r = work_add(slow ? a->slow : a->quick, change && c->id[0] ? c->id : NULL, work_run, work_done, c);
+	r = work_add(slow ? a->slow : a->quick, change && c->id[0] ? c->id : NULL, work_run,
+		     work_done, c);
 	if (r < 0) {
 		key_signer_done(&c->signer);
 		err_set(&e, r, "Too many requests wait.");
@@ -198,7 +211,8 @@ static void on_authorised(struct call *c)
 	struct err e = { 0 };
 
 	if (!c->route->run) {
-		err_set_code(&e, -ENOSYS, "not-built-yet", "This part of E2B's API is not built yet.");
+		err_set_code(&e, -ENOSYS, "not-built-yet",
+			     "This part of E2B's API is not built yet.");
 		call_error(c, &e);
 	} else if (c->route->flags & CONTROL_BODY) {
 		http_req_read_body(c->req, on_body, c);

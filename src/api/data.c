@@ -1,6 +1,7 @@
 /*
- * The data surface. A request names its sandbox by header, by host or by its token; the token (or a signed address) proves
- * that the client may. Then: route -> capability -> node, relayed by forward (http/forward.h).
+ * The data surface. A request names its sandbox by header, by host or by its token; the token (or a
+ * signed address) proves that the client may. Then: route -> capability -> node, relayed by forward
+ * (http/forward.h).
  *
  *	take the connection -> route_get -> forward_start -+-> the guest's answer
  *	                          ^                        |
@@ -8,9 +9,9 @@
  *	                     route_refresh <---------------'   body is still there (V-2)
  *	                                                   +-> 421 deny, or again: 502 as E2B's clients know it
  *
- * Only node-api can say Space-Refusal or Space-Error: it takes Space-* out of what a guest says. They go no further than
- * here. A stream is bound to the generation that admitted it; data_cut ends those of a retired one as soon as this process
- * knows (the node ends them too).
+ * Only node-api can say Space-Refusal or Space-Error: it takes Space-* out of what a guest says.
+ * They go no further than here. A stream is bound to the generation that admitted it; data_cut ends
+ * those of a retired one as soon as this process knows (the node ends them too).
  *
  * The stream is freed when its forward has ended and no look-up is under way for it.
  */
@@ -55,8 +56,10 @@ static int by_header(const struct http_head *h, struct data_target *ret, struct 
 
 	if (!id && !port)
 		return 0;
-	if (!id || !port || http_count(h, "E2b-Sandbox-Id") > 1 || http_count(h, "E2b-Sandbox-Port") > 1)
-		return err_set(e, -EINVAL, "E2b-Sandbox-Id and E2b-Sandbox-Port must both be there, once.");
+	if (!id || !port || http_count(h, "E2b-Sandbox-Id") > 1 ||
+	    http_count(h, "E2b-Sandbox-Port") > 1)
+		return err_set(e, -EINVAL,
+			       "E2b-Sandbox-Id and E2b-Sandbox-Port must both be there, once.");
 	if (str_to_u64(port, 65535, &ret->port) < 0 || ret->port == 0)
 		return err_set(e, -EINVAL, "E2b-Sandbox-Port is not a port number.");
 	if (str_copy(ret->id, sizeof(ret->id), id) < 0)
@@ -70,7 +73,8 @@ static int by_host(const struct api *a, const char *host, struct data_target *re
 	const char *dot = n ? memchr(host, '.', n) : NULL, *dash;
 	size_t domain_len = strlen(a->domain_host);
 
-	if (!dot || n - (size_t)(dot - host) - 1 != domain_len || strncasecmp(dot + 1, a->domain_host, domain_len) != 0)
+	if (!dot || n - (size_t)(dot - host) - 1 != domain_len ||
+	    strncasecmp(dot + 1, a->domain_host, domain_len) != 0)
 		return 0;
 	dash = memchr(host, '-', (size_t)(dot - host));
 	if (!dash || (size_t)(dot - dash) - 1 >= sizeof(ret->id) ||
@@ -111,7 +115,8 @@ static void gone_answer(const char *sandbox, struct answer *a)
 	/* Word for word what E2B's clients look for. IDs that are none are not echoed. */
 	a->status = 502;
 	a->retry = false;
-	str_format(a->body, sizeof(a->body), "{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}",
+	str_format(a->body, sizeof(a->body),
+		   "{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}",
 		   id_sandbox_ok(sandbox) ? sandbox : "");
 }
 
@@ -179,22 +184,28 @@ static void reply_node_error(struct stream *s)
 
 static bool skip_request_field(const char *name, void *arg)
 {
-	static const char *const names[] = { "X-API-Key", "X-Access-Token", "X-Request-Id", "Expect" };
+	static const char *const names[] = { "X-API-Key", "X-Access-Token", "X-Request-Id",
+					     "Expect" };
 	const struct http_head *h = arg;
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (str_ieq(name, names[i]))
 			return true;
 	if (str_ieq(name, "Authorization")) {
-		/* The user's name of the guest; other schemes are credentials for us. A signed address says its user, in the signature. */
+		/*
+		 * The user's name of the guest; other schemes are credentials for us. A signed
+		 * address says its user, in the signature.
+		 */
 		const char *value = http_get(h, "Authorization");
 
-		return !http_get(h, "X-Access-Token") || http_count(h, "Authorization") > 1 || strncasecmp(value, "Basic ", 6) != 0;
+		return !http_get(h, "X-Access-Token") || http_count(h, "Authorization") > 1 ||
+		       strncasecmp(value, "Basic ", 6) != 0;
 	}
 	return strncasecmp(name, "Space-", 6) == 0 || strncasecmp(name, "E2b-", 4) == 0;
 }
 
-static int put_node_head(struct buf *b, const struct http_head *h, const char *capability, const char *req_id)
+static int put_node_head(struct buf *b, const struct http_head *h, const char *capability,
+			 const char *req_id)
 {
 	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
 	int r = http_put_request(b, h->method, h->target);
@@ -224,7 +235,8 @@ static bool skip_answer_field(const char *name, void *arg)
 	return strncasecmp(name, "Space-", 6) == 0 || str_ieq(name, "X-Request-Id");
 }
 
-static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out, void *arg)
+static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out,
+				 void *arg)
 {
 	struct stream *s = arg;
 	const char *refusal = http_get(h, "Space-Refusal"), *error = http_get(h, "Space-Error");
@@ -300,10 +312,12 @@ static void on_route(void *arg, const struct api_route *r, const struct err *e)
 
 static void on_refused(struct stream *s)
 {
-	bool may = str_eq(s->refusal, "refresh-route") && !s->retried && s->route->replay && forward_can_retry(s->f);
+	bool may = str_eq(s->refusal, "refresh-route") && !s->retried && s->route->replay &&
+		   forward_can_retry(s->f);
 
-	log_info("refused by the node", F_REQ(s->req_id), F_STR("sandbox", s->sandbox), F_STR("refusal", s->refusal),
-		 F_UINT("generation", s->via.id.generation), F_INT("retry", may));
+	log_info("refused by the node", F_REQ(s->req_id), F_STR("sandbox", s->sandbox),
+		 F_STR("refusal", s->refusal), F_UINT("generation", s->via.id.generation),
+		 F_INT("retry", may));
 	if (!may) {
 		if (str_eq(s->refusal, "refresh-route"))
 			route_drop(s->api, s->sandbox);
@@ -315,19 +329,24 @@ static void on_refused(struct stream *s)
 	route_refresh(s->api, &s->via.id, on_route, s);
 }
 
-/* A failure of the transport is no statement about identity: reads are tried once more, over a new connection (V-1). */
+/*
+ * A failure of the transport is no statement about identity: reads are tried once more, over a new
+ * connection (V-1).
+ */
 static void on_lost(struct stream *s, enum forward_why why)
 {
 	struct answer a;
 
-	if (why == FORWARD_UPSTREAM_GONE && !s->retried && s->route->replay && s->route->access == ID_ACCESS_READ &&
-	    forward_can_retry(s->f)) {
+	if (why == FORWARD_UPSTREAM_GONE && !s->retried && s->route->replay &&
+	    s->route->access == ID_ACCESS_READ && forward_can_retry(s->f)) {
 		s->retried = s->retry_fresh = true;
 		attempt(s, true);
 		return;
 	}
-	plain_answer(why == FORWARD_TIMEOUT ? 504 : 503, why == FORWARD_TIMEOUT ? "The sandbox did not answer in time." :
-									  "The node cannot be reached now.", &a);
+	plain_answer(why == FORWARD_TIMEOUT ? 504 : 503,
+		     why == FORWARD_TIMEOUT ? "The sandbox did not answer in time."
+					    : "The node cannot be reached now.",
+		     &a);
 	reply(s, &a);
 }
 
@@ -341,8 +360,10 @@ static void on_failed(struct forward *f, enum forward_why why, void *arg)
 	} else if (why == FORWARD_SWALLOWED) {
 		reply_node_error(s);
 	} else if (why == FORWARD_BODY_BAD || why == FORWARD_BODY_STALLED) {
-		plain_answer(why == FORWARD_BODY_BAD ? 400 : 408, why == FORWARD_BODY_BAD ? "The framing of the body is malformed." :
-										"The body did not arrive in time.", &a);
+		plain_answer(why == FORWARD_BODY_BAD ? 400 : 408,
+			     why == FORWARD_BODY_BAD ? "The framing of the body is malformed."
+						     : "The body did not arrive in time.",
+			     &a);
 		reply(s, &a);
 	} else {
 		on_lost(s, why);
@@ -363,9 +384,11 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	const struct http_head *h = forward_req(f);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
 
-	log_info("data request", F_REQ(s->req_id), F_STR("sandbox", s->sandbox), F_UINT("generation", s->via.id.generation),
-		 F_STR("method", h->method), F_STR("path", path), F_INT("status", end->status), F_STR("end", forward_why_names[end->why]),
-		 F_UINT("in", end->in_bytes), F_UINT("out", end->out_bytes), F_INT("ms", clock_mono_ms() - s->start_ms));
+	log_info("data request", F_REQ(s->req_id), F_STR("sandbox", s->sandbox),
+		 F_UINT("generation", s->via.id.generation), F_STR("method", h->method),
+		 F_STR("path", path), F_INT("status", end->status),
+		 F_STR("end", forward_why_names[end->why]), F_UINT("in", end->in_bytes),
+		 F_UINT("out", end->out_bytes), F_INT("ms", clock_mono_ms() - s->start_ms));
 	if (end->client && !s->api->stopping)
 		http_server_return(s->api->http, end->client);
 	else
@@ -377,19 +400,28 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 
 /* ---- from the request to its stream ---- */
 
-static int check_access(const struct call *c, const struct data_target *t, const struct http_head *h, struct err *e)
+static int check_access(const struct call *c, const struct data_target *t,
+			const struct http_head *h, struct err *e)
 {
 	const char *token = http_get(h, "X-Access-Token");
 	const struct token_key *k = keys_token(c->api);
 	int r;
 
-	/* Without a body or an upgrade: who has no token must not hold a stream of the sandbox for as long as he likes. */
-	if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) && strcspn(h->target, "?") == 7 && str_starts(h->target, "/health") &&
-	    (h->body == HTTP_BODY_NONE || (h->body == HTTP_BODY_LENGTH && h->length == 0)) && !h->upgrade)
+	/*
+	 * Without a body or an upgrade: who has no token must not hold a stream of the sandbox for
+	 * as long as he likes.
+	 */
+	if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) &&
+	    strcspn(h->target, "?") == 7 && str_starts(h->target, "/health") &&
+	    (h->body == HTTP_BODY_NONE || (h->body == HTTP_BODY_LENGTH && h->length == 0)) &&
+	    !h->upgrade)
 		return 0;
-	if (token && http_count(h, "X-Access-Token") == 1 && id_sandbox_ok(t->id) && token_ok(k, t->id, token))
+	if (token && http_count(h, "X-Access-Token") == 1 && id_sandbox_ok(t->id) &&
+	    token_ok(k, t->id, token))
 		return 0;
-	r = token ? -ENOENT : token_signature_check(k, t->id, h->method, h->target, clock_wall_ms() / 1000, e);
+	r = token ? -ENOENT
+		  : token_signature_check(k, t->id, h->method, h->target, clock_wall_ms() / 1000,
+					  e);
 	return r == -ENOENT ? err_set(e, -ENOKEY, "The access token is missing or wrong.") : r;
 }
 
@@ -398,8 +430,15 @@ static void start_stream(struct call *c, const struct data_target *t, const stru
 	struct api *a = c->api;
 	struct stream *s = x_alloc(sizeof(*s));
 	const struct forward_conf fc = {
-		.loop = a->loop, .replay = route->replay, .connect_timeout_ms = CONNECT_TIMEOUT_MS, .head_timeout_ms = HEAD_TIMEOUT_MS,
-		.stall_timeout_ms = STALL_TIMEOUT_MS, .head = on_head, .released = on_released, .failed = on_failed, .end = on_end,
+		.loop = a->loop,
+		.replay = route->replay,
+		.connect_timeout_ms = CONNECT_TIMEOUT_MS,
+		.head_timeout_ms = HEAD_TIMEOUT_MS,
+		.stall_timeout_ms = STALL_TIMEOUT_MS,
+		.head = on_head,
+		.released = on_released,
+		.failed = on_failed,
+		.end = on_end,
 		.arg = s,
 	};
 	struct http_head h;
@@ -438,7 +477,8 @@ void data_handle(struct call *c, const struct data_target *t)
 	if (str_eq(h->method, "CONNECT"))
 		err_set(&e, -EINVAL, "CONNECT is not served.");
 	else if (target.port != ROUTES_CONTROL_PORT)
-		err_set_code(&e, -ENOSYS, "not-built-yet", "Ports of a sandbox cannot be reached yet.");
+		err_set_code(&e, -ENOSYS, "not-built-yet",
+			     "Ports of a sandbox cannot be reached yet.");
 	else if (route->host_only)
 		err_set(&e, -ENOENT, "There is no such path.");
 	else if (c->api->n_streams >= API_STREAMS_MAX)
@@ -456,6 +496,7 @@ void data_cut(struct api *a, const char *sandbox, uint64_t generation)
 	LIST_FOR_SAFE(&a->streams, s, struct stream, node)
 		if (!s->f && !sandbox)
 			stream_free(s);                  /* the program ends: its look-up was dropped */
-		else if (s->f && (!sandbox || (s->routed && str_eq(s->sandbox, sandbox) && s->via.id.generation <= generation)))
+		else if (s->f && (!sandbox || (s->routed && str_eq(s->sandbox, sandbox) &&
+					       s->via.id.generation <= generation)))
 			forward_cut(s->f);
 }

@@ -22,7 +22,8 @@ static int wrong_type(const char *name, const char *want, struct err *e)
 
 static int not_built(const char *name, const char *only, struct err *e)
 {
-	return err_set_code(e, -EINVAL, "not-built-yet", "The field \"%s\" can only be %s: more is not built yet.", name, only);
+	return err_set_code(e, -EINVAL, "not-built-yet",
+			    "The field \"%s\" can only be %s: more is not built yet.", name, only);
 }
 
 /* ---- what has a meaning ---- */
@@ -32,7 +33,8 @@ static int take_template(json_t *v, const char *name, struct fields_create *f, s
 	if (!json_is_string(v) || json_string_length(v) == 0)
 		return wrong_type(name, "the name or ID of a template", e);
 	if (str_copy(f->template, sizeof(f->template), json_string_value(v)) < 0)
-		return err_set(e, -EINVAL, "The field \"%s\" is longer than %d bytes.", name, FIELDS_TEMPLATE_MAX);
+		return err_set(e, -EINVAL, "The field \"%s\" is longer than %d bytes.", name,
+			       FIELDS_TEMPLATE_MAX);
 	return 0;
 }
 
@@ -42,7 +44,8 @@ static int take_timeout(json_t *v, const char *name, struct fields_create *f, st
 		return wrong_type(name, "a whole number of seconds", e);
 	f->timeout_s = json_integer_value(v);
 	if (f->timeout_s < 1 || f->timeout_s > FIELDS_TIMEOUT_MAX_S)
-		return err_set(e, -EINVAL, "The field \"%s\" must be from 1 to %d seconds.", name, FIELDS_TIMEOUT_MAX_S);
+		return err_set(e, -EINVAL, "The field \"%s\" must be from 1 to %d seconds.", name,
+			       FIELDS_TIMEOUT_MAX_S);
 	return 0;
 }
 
@@ -55,9 +58,12 @@ static int take_strings(json_t *v, const char *name, json_t **ret, struct err *e
 		return wrong_type(name, "an object of strings", e);
 	json_object_foreach(v, key, value)
 		if (!json_is_string(value))
-			return err_set(e, -EINVAL, "The value of \"%s\" in the field \"%s\" must be a string.", key, name);
+			return err_set(e, -EINVAL,
+				       "The value of \"%s\" in the field \"%s\" must be a string.",
+				       key, name);
 	if (json_dumpb(v, NULL, 0, JSON_COMPACT) > FIELDS_MAP_MAX)
-		return err_set(e, -EMSGSIZE, "The field \"%s\" is larger than %d bytes.", name, FIELDS_MAP_MAX);
+		return err_set(e, -EMSGSIZE, "The field \"%s\" is larger than %d bytes.", name,
+			       FIELDS_MAP_MAX);
 	json_decref(*ret);
 	*ret = json_incref(v);
 	return 0;
@@ -78,11 +84,15 @@ static int take_env(json_t *v, const char *name, struct fields_create *f, struct
 		return r;
 	json_object_foreach(v, key, value)
 		if (!*key || strchr(key, '='))
-			return err_set(e, -EINVAL, "\"%s\" in the field \"%s\" is no name of a variable.", key, name);
+			return err_set(e, -EINVAL,
+				       "\"%s\" in the field \"%s\" is no name of a variable.", key,
+				       name);
 	return 0;
 }
 
-/* A sandbox has no network yet, so "no internet" is kept, and "internet" is what the default says. */
+/*
+ * A sandbox has no network yet, so "no internet" is kept, and "internet" is what the default says.
+ */
 static int take_internet(json_t *v, const char *name, struct fields_create *f, struct err *e)
 {
 	if (!json_is_boolean(v))
@@ -126,8 +136,8 @@ static int take_nothing(json_t *v, const char *name, struct fields_create *f, st
 	return not_built(name, "left out", e);
 }
 
-static int take_table(const struct field *table, size_t n, unsigned version, const char *prefix, json_t *obj,
-		      struct fields_create *f, struct err *e);
+static int take_table(const struct field *table, size_t n, unsigned version, const char *prefix,
+		      json_t *obj, struct fields_create *f, struct err *e);
 
 static const struct field network_fields[] = {
 	{ "allowOut", 3, take_empty_array },
@@ -143,7 +153,8 @@ static int take_network(json_t *v, const char *name, struct fields_create *f, st
 {
 	if (!json_is_object(v))
 		return wrong_type(name, "an object", e);
-	return take_table(network_fields, ARRAY_LEN(network_fields), FIELDS_V2, "network.", v, f, e);
+	return take_table(network_fields, ARRAY_LEN(network_fields), FIELDS_V2, "network.", v, f,
+			  e);
 }
 
 static const struct field auto_resume_fields[] = { { "enabled", 3, take_false } };
@@ -152,7 +163,8 @@ static int take_auto_resume(json_t *v, const char *name, struct fields_create *f
 {
 	if (!json_is_object(v))
 		return wrong_type(name, "an object", e);
-	return take_table(auto_resume_fields, ARRAY_LEN(auto_resume_fields), FIELDS_V2, "autoResume.", v, f, e);
+	return take_table(auto_resume_fields, ARRAY_LEN(auto_resume_fields), FIELDS_V2,
+			  "autoResume.", v, f, e);
 }
 
 static const struct field create_fields[] = {
@@ -171,9 +183,11 @@ static const struct field create_fields[] = {
 	{ "volumeMounts", 3, take_empty_array },
 };
 
-/* null stands for "left out", also where the schema does not list it: it cannot mean anything else. */
-static int take_table(const struct field *table, size_t n, unsigned version, const char *prefix, json_t *obj,
-		      struct fields_create *f, struct err *e)
+/*
+ * null stands for "left out", also where the schema does not list it: it cannot mean anything else.
+ */
+static int take_table(const struct field *table, size_t n, unsigned version, const char *prefix,
+		      json_t *obj, struct fields_create *f, struct err *e)
 {
 	const char *key;
 	json_t *value;
@@ -186,7 +200,8 @@ static int take_table(const struct field *table, size_t n, unsigned version, con
 		while (i < n && !(str_eq(table[i].name, key) && (table[i].versions & version)))
 			i++;
 		if (i == n)
-			return err_set_code(e, -EINVAL, "unknown-field", "The field \"%s%.100s\" is unknown.", prefix, key);
+			return err_set_code(e, -EINVAL, "unknown-field",
+					    "The field \"%s%.100s\" is unknown.", prefix, key);
 		if (json_is_null(value))
 			continue;
 		str_format(name, sizeof(name), "%s%s", prefix, key);
@@ -209,7 +224,8 @@ static json_t *parse(const char *body, size_t n, struct err *e)
 	return v;
 }
 
-int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret, struct err *e)
+int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret,
+		  struct err *e)
 {
 	struct fields_create f = { .timeout_s = v == FIELDS_V2 ? 300 : 15 };
 	json_t *obj = parse(body, n, e);

@@ -1,7 +1,8 @@
 /*
- * The body of a create request, field by field. Nothing is ignored in silence: an unknown field, a wrong type and an option
- * that is not built yet are each refused with a sentence that names the field. An option that is not built is accepted
- * with the value that says "not": that is what the client gets.
+ * The body of a create request, field by field. Nothing is ignored in silence: an unknown field, a
+ * wrong type and an option that is not built yet are each refused with a sentence that names the
+ * field. An option that is not built is accepted with the value that says "not": that is what the
+ * client gets.
  */
 #ifndef API_FIELDS_H
 #define API_FIELDS_H
@@ -23,7 +24,8 @@ struct fields_create {
 	json_t *options;                 /* {"allow_internet_access":false} if it was said, owned */
 };
 
-int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret, struct err *e);
+int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret,
+		  struct err *e);
 void fields_create_done(struct fields_create *f);
 /* A body that may be absent or {} and has no fields. */
 int fields_none(const char *body, size_t n, struct err *e);

@@ -1,4 +1,7 @@
-/* The key that signs (ops/signer.h says which), looked for once a second in a worker, and the key of client tokens. */
+/*
+ * The key that signs (ops/signer.h says which), looked for once a second in a worker, and the key
+ * of client tokens.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include "api/api.h"
@@ -25,8 +28,9 @@ struct api_keys {
 
 static void look(struct api_keys *k, struct store *s)
 {
-	k->result = s ? ops_signer_choose(s, k->api->keys_dir, k->root_public, ID_PURPOSE_CONTROL, k->have, &k->found, &k->err) :
-			k->err.num;
+	k->result = s ? ops_signer_choose(s, k->api->keys_dir, k->root_public, ID_PURPOSE_CONTROL,
+					  k->have, &k->found, &k->err)
+		      : k->err.num;
 }
 
 static void poll_run(void *arg)
@@ -75,8 +79,8 @@ struct api_keys *keys_new(struct api *a, struct err *e)
 	struct store *s;
 
 	k->api = a;
-	if (ops_root_public(a->root_pub, k->root_public, e) < 0 || token_key_load(token_path, &k->token, e) < 0 ||
-	    store_open(a->store_url, &s, e) < 0) {
+	if (ops_root_public(a->root_pub, k->root_public, e) < 0 ||
+	    token_key_load(token_path, &k->token, e) < 0 || store_open(a->store_url, &s, e) < 0) {
 		keys_free(k);
 		return NULL;
 	}

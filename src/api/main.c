@@ -22,7 +22,9 @@ static int start(struct daemon_ctx *d, struct err *e)
 {
 	struct self *s = d->self = x_alloc(sizeof(*s));
 	char db[PATH_MAX], url[PATH_MAX + 8], keys[PATH_MAX], root_pub[PATH_MAX];
-	const struct api_conf ac = { .store_url = url, .keys_dir = keys, .root_pub = root_pub, .domain = d->conf.domain };
+	const struct api_conf ac = {
+		.store_url = url, .keys_dir = keys, .root_pub = root_pub, .domain = d->conf.domain
+	};
 	int r = conf_path(&d->conf, db, CONF_STATE, "control/space.db");
 
 	if (r == 0)
@@ -36,7 +38,8 @@ static int start(struct daemon_ctx *d, struct err *e)
 	s->api = api_new(d->loop, &ac, e);
 	if (!s->api)
 		return e->num;
-	return listener_new(d->loop, "api", d->conf.api_listen, 0666, on_accept, s, &s->listener, e);
+	return listener_new(d->loop, "api", d->conf.api_listen, 0666, on_accept, s, &s->listener,
+			    e);
 }
 
 static void stop(struct daemon_ctx *d)
@@ -52,7 +55,13 @@ static void stop(struct daemon_ctx *d)
 static const char *const syscalls[] = { NULL };     /* no more than every daemon needs */
 
 static const struct daemon_def def = {
-	.name = "space-api", .user = "space-api", .group = "space-ctl", .umask = 007, .syscalls = syscalls, .start = start, .stop = stop,
+	.name = "space-api",
+	.user = "space-api",
+	.group = "space-ctl",
+	.umask = 007,
+	.syscalls = syscalls,
+	.start = start,
+	.stop = stop,
 };
 
 int main(int argc, char **argv)

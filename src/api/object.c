@@ -9,12 +9,27 @@
 #define ENVD_VERSION "0.6.13"                /* the protocol that the agent speaks, not its own version */
 #define MAP_DEPTH_MAX 4
 
-/* E2B knows two states; what has a disk and no execution is a paused one to its clients. "" = not shown to them. */
+/*
+ * E2B knows two states; what has a disk and no execution is a paused one to its clients. "" = not
+ * shown to them.
+ */
 static const char *const e2b_states[LIFE_STATE_COUNT] = {
-	[LIFE_NONE] = "", [LIFE_CREATING] = "running", [LIFE_RUNNING] = "running", [LIFE_PAUSING] = "paused",
-	[LIFE_PAUSED] = "paused", [LIFE_RESUMING] = "running", [LIFE_SUSPENDING] = "paused", [LIFE_SUSPENDED] = "paused",
-	[LIFE_RESTORING] = "running", [LIFE_MOVING] = "running", [LIFE_STOPPING] = "paused", [LIFE_STOPPED] = "paused",
-	[LIFE_STARTING] = "running", [LIFE_FORKING] = "running", [LIFE_ROLLING_BACK] = "running", [LIFE_DELETING] = "",
+	[LIFE_NONE] = "",
+	[LIFE_CREATING] = "running",
+	[LIFE_RUNNING] = "running",
+	[LIFE_PAUSING] = "paused",
+	[LIFE_PAUSED] = "paused",
+	[LIFE_RESUMING] = "running",
+	[LIFE_SUSPENDING] = "paused",
+	[LIFE_SUSPENDED] = "paused",
+	[LIFE_RESTORING] = "running",
+	[LIFE_MOVING] = "running",
+	[LIFE_STOPPING] = "paused",
+	[LIFE_STOPPED] = "paused",
+	[LIFE_STARTING] = "running",
+	[LIFE_FORKING] = "running",
+	[LIFE_ROLLING_BACK] = "running",
+	[LIFE_DELETING] = "",
 	[LIFE_FAILED] = "",
 };
 
@@ -48,8 +63,8 @@ static void put_token(struct api *a, json_t *o, const struct store_sandbox *b)
 
 static json_t *common(const struct store_sandbox *b)
 {
-	json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "sandboxID", b->id, "templateID", b->template, "clientID", CLIENT_ID, "envdVersion",
-			      ENVD_VERSION);
+	json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "sandboxID", b->id, "templateID", b->template,
+			      "clientID", CLIENT_ID, "envdVersion", ENVD_VERSION);
 
 	if (b->template_name[0])
 		json_object_set_new(o, "alias", json_string(b->template_name));
@@ -88,17 +103,21 @@ json_t *object_detail(struct api *a, const struct store_sandbox *b)
 
 	put_token(a, o, b);
 	json_object_set_new(o, "domain", json_string(a->domain));
-	json_object_set_new(o, "allowInternetAccess", internet ? json_incref(internet) : json_null());
-	json_object_set_new(o, "lifecycle", json_pack("{s:s,s:b}", "onTimeout", "kill", "autoResume", 0));
+	json_object_set_new(o, "allowInternetAccess",
+			    internet ? json_incref(internet) : json_null());
+	json_object_set_new(o, "lifecycle",
+			    json_pack("{s:s,s:b}", "onTimeout", "kill", "autoResume", 0));
 	json_decref(options);
 	return o;
 }
 
 json_t *object_v1(struct api *a, const struct store_sandbox *b)
 {
-	json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:s}", "id", b->id, "template", b->template, "templateName",
-			      b->template_name, "state", life_state_names[b->observed], "desired", life_state_names[b->desired], "reason",
-			      b->reason, "generation", (json_int_t)b->generation, "worker", b->worker);
+	json_t *o =
+		json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:s}", "id", b->id, "template", b->template,
+			  "templateName", b->template_name, "state", life_state_names[b->observed],
+			  "desired", life_state_names[b->desired], "reason", b->reason,
+			  "generation", (json_int_t)b->generation, "worker", b->worker);
 
 	put_time(o, "createdAt", b->created_ms);
 	if (b->started_ms)

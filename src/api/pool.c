@@ -1,6 +1,6 @@
 /*
- * Idle connections to nodes, newest first. Whatever happens on an idle connection ends it: its node-api went away, or sends
- * what nobody asked for.
+ * Idle connections to nodes, newest first. Whatever happens on an idle connection ends it: its
+ * node-api went away, or sends what nobody asked for.
  */
 #include <stdlib.h>
 #include "api/api.h"
@@ -48,7 +48,8 @@ struct conn *pool_get(struct api *a, const char *addr, bool fresh, struct err *e
 		conn_set_fn(c, unused_event, NULL);
 		return c;
 	}
-	return conn_dial(a->loop, addr, FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES, unused_event, NULL, e);
+	return conn_dial(a->loop, addr, FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES, unused_event,
+			 NULL, e);
 }
 
 void pool_put(struct api *a, const char *addr, struct conn *c)

@@ -1,7 +1,7 @@
 /*
- * Where a sandbox is: (worker, generation, activation, attempt) and the node's address, as its row said when it was read. An
- * entry lives API_ROUTE_TTL_MS from then, however often it is used. It may be wrong at any time; the node decides, and its
- * refusal leads here again (route_refresh).
+ * Where a sandbox is: (worker, generation, activation, attempt) and the node's address, as its row
+ * said when it was read. An entry lives API_ROUTE_TTL_MS from then, however often it is used. It
+ * may be wrong at any time; the node decides, and its refusal leads here again (route_refresh).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,9 @@ static void put(struct api *a, const struct api_route *r)
 	}
 }
 
-/* Compare and swap on what was refused: a newer entry stays; the expiry stays that of the old one. */
+/*
+ * Compare and swap on what was refused: a newer entry stays; the expiry stays that of the old one.
+ */
 static void swap(struct api *a, const struct identity *refused, struct api_route *found, bool ok)
 {
 	struct api_route *entry = map_get(a->routes, refused->sandbox);
@@ -154,17 +156,20 @@ void route_refresh(struct api *a, const struct identity *refused, route_fn *fn, 
 	lookup(j);
 }
 
-static int sign(struct api *a, const struct identity *id, enum id_access access, char dst[CAP_TEXT_MAX], struct err *e)
+static int sign(struct api *a, const struct identity *id, enum id_access access,
+		char dst[CAP_TEXT_MAX], struct err *e)
 {
 	const struct key_signer *k = keys_signer(a);
 	const struct capability c = { .id = *id, .purpose = ID_PURPOSE_CONTROL, .access = access };
 
 	if (!k)
-		return err_set(e, -EAGAIN, "The server has no signing key that the nodes know yet.");
+		return err_set(e, -EAGAIN,
+			       "The server has no signing key that the nodes know yet.");
 	return cap_sign(&c, k, clock_wall_ms() / 1000, dst, e);
 }
 
-int route_capability(struct api *a, const struct api_route *r, enum id_access access, char dst[CAP_TEXT_MAX], struct err *e)
+int route_capability(struct api *a, const struct api_route *r, enum id_access access,
+		     char dst[CAP_TEXT_MAX], struct err *e)
 {
 	struct api_route *entry = map_get(a->routes, r->id.sandbox);
 	const struct key_signer *k = keys_signer(a);
@@ -175,8 +180,8 @@ int route_capability(struct api *a, const struct api_route *r, enum id_access ac
 		return sign(a, &r->id, access, dst, e);
 	/* By both clocks: its validity goes by the wall clock, which can be set. */
 	wall = clock_wall_ms() - entry->caps[access].made_wall_ms;
-	if (entry->caps[access].made_ms && now - entry->caps[access].made_ms < API_CAP_TTL_MS && wall >= 0 &&
-	    wall < API_CAP_TTL_MS && str_eq(entry->caps[access].kid, k->kid))
+	if (entry->caps[access].made_ms && now - entry->caps[access].made_ms < API_CAP_TTL_MS &&
+	    wall >= 0 && wall < API_CAP_TTL_MS && str_eq(entry->caps[access].kid, k->kid))
 		return str_copy(dst, CAP_TEXT_MAX, entry->caps[access].text);
 	ret = sign(a, &r->id, access, entry->caps[access].text, e);
 	if (ret < 0) {

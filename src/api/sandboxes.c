@@ -1,7 +1,8 @@
 /*
- * What the control routes do; all of it in worker threads. A change is first an operation row (L-10): it is written claimed by
- * this process, which drives it at once (the fast path). If the node cannot be reached now, or this process dies, the row is
- * there for space-control, and the client that still waits here sees the end of it in the database.
+ * What the control routes do; all of it in worker threads. A change is first an operation row
+ * (L-10): it is written claimed by this process, which drives it at once (the fast path). If the
+ * node cannot be reached now, or this process dies, the row is there for space-control, and the
+ * client that still waits here sees the end of it in the database.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +27,10 @@
 
 static int need_signer(struct call *c)
 {
-	return c->signer_ok ? 0 : err_set(&c->err, -EAGAIN, "The server has no signing key that the nodes know yet; try again.");
+	return c->signer_ok
+		       ? 0
+		       : err_set(&c->err, -EAGAIN,
+				 "The server has no signing key that the nodes know yet; try again.");
 }
 
 static bool op_ended(const struct store_op *op)
@@ -52,7 +56,8 @@ static int wait_for(struct store *s, int64_t id, struct store_op *op, struct err
 		if (r < 0 || op_ended(op))
 			return r;
 		if (clock_mono_ms() >= until)
-			return err_set_code(e, -EAGAIN, "in-progress", "The operation goes on; it has not ended yet.");
+			return err_set_code(e, -EAGAIN, "in-progress",
+					    "The operation goes on; it has not ended yet.");
 		nap(ms);
 		ms = ms * 2 < WAIT_MOST_MS ? ms * 2 : WAIT_MOST_MS;
 	}
@@ -61,24 +66,33 @@ static int wait_for(struct store *s, int64_t id, struct store_op *op, struct err
 /* Drives what is ours and waits for what is not. 0: it was done; its own error when it failed. */
 static int complete(struct call *c, struct store *s, struct store_op *op)
 {
-	struct ops_ctx ctx = { .store = s, .signer = &c->signer, .claimer = c->api->claimer, .timeout_ms = API_NODE_CALL_MS };
+	struct ops_ctx ctx = { .store = s,
+			       .signer = &c->signer,
+			       .claimer = c->api->claimer,
+			       .timeout_ms = API_NODE_CALL_MS };
 	struct err why = { 0 };
 	int r;
 
-	if (op->state == STORE_OP_CLAIMED && str_eq(op->claimer, c->api->claimer) && str_eq(op->request_id, c->req_id)) {
+	if (op->state == STORE_OP_CLAIMED && str_eq(op->claimer, c->api->claimer) &&
+	    str_eq(op->request_id, c->req_id)) {
 		r = ops_drive(&ctx, op, &why);
 		if (r < 0)
-			log_warn("operation left to others", F_REQ(c->req_id), F_STR("sandbox", op->sandbox),
+			log_warn("operation left to others", F_REQ(c->req_id),
+				 F_STR("sandbox", op->sandbox),
 				 F_STR("kind", life_event_names[op->kind]), F_ERR(&why));
 	}
 	r = wait_for(s, op->id, op, &c->err);
 	if (r < 0)
 		return r;
 	if (op->state == STORE_OP_FAILED) {
-		/* A refusal is between us and the node; to the client it is a try that did not succeed. */
+		/*
+		 * A refusal is between us and the node; to the client it is a try that did not
+		 * succeed.
+		 */
 		bool refusal = str_starts(op->err_code, "refusal-");
 
-		return err_set_code(&c->err, refusal || op->err_num == 0 ? -EAGAIN : op->err_num, op->err_code, "%s", op->err_text);
+		return err_set_code(&c->err, refusal || op->err_num == 0 ? -EAGAIN : op->err_num,
+				    op->err_code, "%s", op->err_text);
 	}
 	return 0;
 }
@@ -110,14 +124,16 @@ static uint64_t number_of(json_t *o, const char *name, uint64_t otherwise)
 	return v > 0 ? (uint64_t)v : otherwise;
 }
 
-static int take_template(struct store *s, const char *tenant, const char *name, struct store_sandbox *b, struct err *e)
+static int take_template(struct store *s, const char *tenant, const char *name,
+			 struct store_sandbox *b, struct err *e)
 {
 	autofree char *text = NULL;
 	json_t *manifest;
 	int r = store_template_find(s, tenant, name, b->template, b->template_name, &text, e);
 
 	if (r == -ENOENT)
-		return err_set_code(e, r, "template-not-found", "The template \"%s\" was not found.", name);
+		return err_set_code(e, r, "template-not-found",
+				    "The template \"%s\" was not found.", name);
 	if (r < 0)
 		return r;
 	manifest = text ? strict_parse(text, strlen(text), MANIFEST_DEPTH_MAX, NULL) : NULL;
@@ -128,7 +144,8 @@ static int take_template(struct store *s, const char *tenant, const char *name, 
 	return 0;
 }
 
-static int fill(struct call *c, struct store *s, const struct fields_create *f, struct store_sandbox *b)
+static int fill(struct call *c, struct store *s, const struct fields_create *f,
+		struct store_sandbox *b)
 {
 	int64_t now;
 	int r = take_template(s, c->tenant, f->template, b, &c->err);
@@ -151,20 +168,28 @@ static int fill(struct call *c, struct store *s, const struct fields_create *f, 
 	return 0;
 }
 
-/* After a create that failed, or whose end nobody here has seen: nothing half made stays. Driven by others if need be. */
+/*
+ * After a create that failed, or whose end nobody here has seen: nothing half made stays. Driven by
+ * others if need be.
+ */
 static void undo(struct call *c, struct store *s, const char *id)
 {
-	struct ops_ctx ctx = { .store = s, .signer = &c->signer, .claimer = c->api->claimer, .timeout_ms = API_NODE_CALL_MS };
+	struct ops_ctx ctx = { .store = s,
+			       .signer = &c->signer,
+			       .claimer = c->api->claimer,
+			       .timeout_ms = API_NODE_CALL_MS };
 	struct store_op op;
 	struct err e = { 0 };
 
 	if (store_submit(s, id, c->tenant, LIFE_EV_DELETE, c->api->claimer, c->req_id, &op, &e) < 0)
-		log_warn("a failed create was not undone", F_REQ(c->req_id), F_STR("sandbox", id), F_ERR(&e));
+		log_warn("a failed create was not undone", F_REQ(c->req_id), F_STR("sandbox", id),
+			 F_ERR(&e));
 	else if (op.id != 0 && op.state == STORE_OP_CLAIMED && str_eq(op.claimer, c->api->claimer))
 		ops_drive(&ctx, &op, NULL);
 }
 
-static int create(struct call *c, struct store *s, const struct fields_create *f, struct store_sandbox *b)
+static int create(struct call *c, struct store *s, const struct fields_create *f,
+		  struct store_sandbox *b)
 {
 	struct store_op op;
 	int r = fill(c, s, f, b);
@@ -260,7 +285,8 @@ static int change(struct call *c, struct store *s, enum life_event kind)
 	if (r == 0 && !c->id[0])
 		r = not_found(c);
 	if (r == 0)
-		r = store_submit(s, c->id, c->tenant, kind, c->api->claimer, c->req_id, &op, &c->err);
+		r = store_submit(s, c->id, c->tenant, kind, c->api->claimer, c->req_id, &op,
+				 &c->err);
 	if (r == -ENOENT)
 		return not_found(c);
 	if (r < 0 || op.id == 0)
@@ -283,7 +309,8 @@ static void change_v1(struct call *c, struct store *s, enum life_event kind)
 {
 	struct store_sandbox b = { 0 };
 
-	if (fields_none(c->body, c->body_len, &c->err) == 0 && change(c, s, kind) == 0 && load(c, s, &b) == 0)
+	if (fields_none(c->body, c->body_len, &c->err) == 0 && change(c, s, kind) == 0 &&
+	    load(c, s, &b) == 0)
 		call_json(c, 200, object_v1(c->api, &b));
 	store_sandbox_done(&b);
 }
@@ -312,7 +339,8 @@ void run_v1_logs(struct call *c, struct store *s)
 		r = ops_node_addr(s, b.worker, addr, sizeof(addr), &c->err);
 	if (r == 0) {
 		store_sandbox_identity(&b, &id);
-		r = ops_node_call(addr, &c->signer, &id, "console", spec, c->req_id, API_NODE_CALL_MS, &answer, &c->err);
+		r = ops_node_call(addr, &c->signer, &id, "console", spec, c->req_id,
+				  API_NODE_CALL_MS, &answer, &c->err);
 	}
 	if (r == 0)
 		call_json(c, 200, answer);
@@ -345,7 +373,8 @@ static int only_known(const char *target, const char *const *known, struct err *
 		while (known[i] && !(strlen(known[i]) == n && strncmp(known[i], p, n) == 0))
 			i++;
 		if (!known[i] && n > 0)
-			return err_set_code(e, -EINVAL, "unknown-parameter", "The query parameter \"%.*s\" is unknown.",
+			return err_set_code(e, -EINVAL, "unknown-parameter",
+					    "The query parameter \"%.*s\" is unknown.",
 					    (int)(n < 100 ? n : 100), p);
 		p += strcspn(p, "&");
 		p += *p == '&';
@@ -365,7 +394,8 @@ static int take_states(const char *csv, struct list_query *q, struct err *e)
 		else if (n == 6 && memcmp(p, "paused", 6) == 0)
 			paused = true;
 		else
-			return err_set(e, -EINVAL, "The parameter \"state\" knows running and paused.");
+			return err_set(e, -EINVAL,
+				       "The parameter \"state\" knows running and paused.");
 		p += n + (p[n] == ',');
 	}
 	if (running != paused)
@@ -383,15 +413,19 @@ static int take_order(const char *order, struct list_query *q, struct err *e)
 
 static int parse_query(const char *target, struct list_query *q, struct err *e)
 {
-	static const char *const known[] = { "metadata", "state", "startedAfter", "template", "order", "limit", "nextToken", NULL };
+	static const char *const known[] = { "metadata", "state", "startedAfter", "template",
+					     "order",	 "limit", "nextToken",	  NULL };
 	autofree char *state = NULL, *after = NULL, *order = NULL, *limit = NULL;
 	int r = only_known(target, known, e);
 
 	if (r < 0)
 		return r;
-	if (http_query_get(target, "metadata", &q->metadata) < 0 || http_query_get(target, "state", &state) < 0 ||
-	    http_query_get(target, "startedAfter", &after) < 0 || http_query_get(target, "template", &q->template) < 0 ||
-	    http_query_get(target, "order", &order) < 0 || http_query_get(target, "limit", &limit) < 0 ||
+	if (http_query_get(target, "metadata", &q->metadata) < 0 ||
+	    http_query_get(target, "state", &state) < 0 ||
+	    http_query_get(target, "startedAfter", &after) < 0 ||
+	    http_query_get(target, "template", &q->template) < 0 ||
+	    http_query_get(target, "order", &order) < 0 ||
+	    http_query_get(target, "limit", &limit) < 0 ||
 	    http_query_get(target, "nextToken", &q->cursor) < 0)
 		return err_set(e, -EINVAL, "The query is malformed.");
 	if (state)
@@ -401,7 +435,8 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 	if (r == 0 && after && clock_parse_iso(after, &q->started_after_ms) < 0)
 		r = err_set(e, -EINVAL, "The parameter \"startedAfter\" is no RFC 3339 time.");
 	if (r == 0 && limit && (str_to_u64(limit, LIST_LIMIT_MAX, &q->limit) < 0 || q->limit == 0))
-		r = err_set(e, -EINVAL, "The parameter \"limit\" is a number from 1 to %d.", LIST_LIMIT_MAX);
+		r = err_set(e, -EINVAL, "The parameter \"limit\" is a number from 1 to %d.",
+			    LIST_LIMIT_MAX);
 	return r;
 }
 
@@ -412,7 +447,10 @@ static void query_done(struct list_query *q)
 	free(q->metadata);
 }
 
-/* One "k=v" of the metadata filter; both sides are still encoded twice (E2B's clients encode three times). */
+/*
+ * One "k=v" of the metadata filter; both sides are still encoded twice (E2B's clients encode three
+ * times).
+ */
 static bool pair_matches(const char *p, size_t n, json_t *metadata)
 {
 	const char *eq = memchr(p, '=', n);
@@ -421,7 +459,8 @@ static bool pair_matches(const char *p, size_t n, json_t *metadata)
 
 	if (str_pct_decode(key, sizeof(key), p, key_len, true) < 0 ||
 	    str_pct_decode(key, sizeof(key), key, strlen(key), true) < 0 ||
-	    str_pct_decode(value, sizeof(value), eq ? eq + 1 : "", eq ? n - key_len - 1 : 0, true) < 0 ||
+	    str_pct_decode(value, sizeof(value), eq ? eq + 1 : "", eq ? n - key_len - 1 : 0, true) <
+		    0 ||
 	    str_pct_decode(value, sizeof(value), value, strlen(value), true) < 0)
 		return false;
 	return str_eq(json_string_value(json_object_get(metadata, key)), value);
@@ -446,14 +485,19 @@ static bool wanted(const struct list_query *q, const struct store_sandbox *b)
 {
 	if (q->object == object_listed && !object_visible(b))
 		return false;
-	if (q->template && !str_eq(q->template, b->template) && !str_eq(q->template, b->template_name))
+	if (q->template && !str_eq(q->template, b->template) &&
+	    !str_eq(q->template, b->template_name))
 		return false;
-	if (q->started_after_ms && (b->started_ms ? b->started_ms : b->created_ms) <= q->started_after_ms)
+	if (q->started_after_ms &&
+	    (b->started_ms ? b->started_ms : b->created_ms) <= q->started_after_ms)
 		return false;
 	return metadata_matches(q->metadata, b->metadata);
 }
 
-/* Never more rows are read than are still missing, so the store's cursor is right for the next page. */
+/*
+ * Never more rows are read than are still missing, so the store's cursor is right for the next
+ * page.
+ */
 static int collect(struct call *c, struct store *s, const struct list_query *q, json_t *out)
 {
 	char cursor[64] = "", next[64] = "";
@@ -462,8 +506,11 @@ static int collect(struct call *c, struct store *s, const struct list_query *q, 
 	if (r < 0)
 		return err_set(&c->err, -EINVAL, "The parameter \"nextToken\" is not one of ours.");
 	do {
-		const struct store_list sq = { .tenant = c->tenant, .state_csv = q->states, .cursor = cursor,
-					       .limit = (unsigned)(q->limit - json_array_size(out)), .newest_first = q->newest_first };
+		const struct store_list sq = { .tenant = c->tenant,
+					       .state_csv = q->states,
+					       .cursor = cursor,
+					       .limit = (unsigned)(q->limit - json_array_size(out)),
+					       .newest_first = q->newest_first };
 		struct store_sandbox *rows = NULL;
 		size_t n = 0;
 
@@ -497,14 +544,19 @@ static void list(struct call *c, struct store *s, struct list_query *q)
 
 void run_list_v1(struct call *c, struct store *s)
 {
-	struct list_query q = { .states = STATES_RUNNING, .newest_first = true, .limit = LIST_LIMIT_MAX, .object = object_listed };
+	struct list_query q = { .states = STATES_RUNNING,
+				.newest_first = true,
+				.limit = LIST_LIMIT_MAX,
+				.object = object_listed };
 
 	list(c, s, &q);
 }
 
 void run_list_v2(struct call *c, struct store *s)
 {
-	struct list_query q = { .states = STATES_RUNNING "," STATES_PAUSED, .newest_first = true, .limit = LIST_LIMIT_MAX,
+	struct list_query q = { .states = STATES_RUNNING "," STATES_PAUSED,
+				.newest_first = true,
+				.limit = LIST_LIMIT_MAX,
 				.object = object_listed };
 
 	list(c, s, &q);
@@ -512,7 +564,9 @@ void run_list_v2(struct call *c, struct store *s)
 
 void run_v1_list(struct call *c, struct store *s)
 {
-	struct list_query q = { .newest_first = true, .limit = LIST_LIMIT_MAX, .object = object_v1 };
+	struct list_query q = { .newest_first = true,
+				.limit = LIST_LIMIT_MAX,
+				.object = object_v1 };
 
 	list(c, s, &q);
 }

@@ -1,6 +1,7 @@
 /*
- * space-api whole: its own loop, workers and a real database; a node of the test's own stands in for node-api behind a real
- * socket. Pure parts (fields, tokens, routes) have tables of their own first.
+ * space-api whole: its own loop, workers and a real database; a node of the test's own stands in
+ * for node-api behind a real socket. Pure parts (fields, tokens, routes) have tables of their own
+ * first.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,12 +35,15 @@
 
 static void test_fields(void **state)
 {
-	static const struct { const char *body; int versions; const char *error; } rows[] = {
+	static const struct { const char *body; int versions; const char *error;
+	} rows[] = {
 		{ "{\"templateID\":\"base\"}", 3, NULL },
-		{ "{\"templateID\":\"base\",\"timeout\":60,\"metadata\":{\"a\":\"b\"},\"envVars\":{\"X\":\"\"}}", 3, NULL },
+		{ "{\"templateID\":\"base\",\"timeout\":60,\"metadata\":{\"a\":\"b\"},\"envVars\":{\"X\":\"\"}}",
+		  3, NULL },
 		{ "{\"templateID\":\"base\",\"autoPause\":false,\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},"
 		  "\"allow_internet_access\":true,\"network\":{\"allowPublicTraffic\":true,\"allowOut\":[],\"egressProxy\":null},"
-		  "\"iam\":{},\"mcp\":null,\"volumeMounts\":[],\"secure\":true}", 3, NULL },
+		  "\"iam\":{},\"mcp\":null,\"volumeMounts\":[],\"secure\":true}",
+		  3, NULL },
 		{ "{\"templateID\":\"base\",\"allow_internet_access\":false}", 3, NULL },
 		{ "{}", 3, "\"templateID\" is missing" },
 		{ "{\"templateID\":null}", 3, "\"templateID\" is missing" },
@@ -56,25 +60,41 @@ static void test_fields(void **state)
 		{ "{\"templateID\":\"base\",\"envVars\":{\"\":\"x\"}}", 3, "\"envVars\"" },
 		{ "{\"templateID\":\"base\",\"autoPause\":true}", 3, "\"autoPause\"" },
 		{ "{\"templateID\":\"base\",\"autoPauseMemory\":false}", 3, "\"autoPauseMemory\"" },
-		{ "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 3, "\"autoResume.enabled\"" },
-		{ "{\"templateID\":\"base\",\"autoResume\":{\"x\":1}}", 3, "\"autoResume.x\" is unknown" },
-		{ "{\"templateID\":\"base\",\"allow_internet_access\":\"no\"}", 3, "\"allow_internet_access\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 3, "\"network.allowOut\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", 3, "\"network.denyOut\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 3, "\"network.rules\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 3, "\"network.egressProxy\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 3, "\"network.allowPublicTraffic\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 3, "\"network.maskRequestHost\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 3, "\"network.httpsPorts\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"new\":1}}", 3, "\"network.new\" is unknown" },
+		{ "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":true}}", 3,
+		  "\"autoResume.enabled\"" },
+		{ "{\"templateID\":\"base\",\"autoResume\":{\"x\":1}}", 3,
+		  "\"autoResume.x\" is unknown" },
+		{ "{\"templateID\":\"base\",\"allow_internet_access\":\"no\"}", 3,
+		  "\"allow_internet_access\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 3,
+		  "\"network.allowOut\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", 3,
+		  "\"network.denyOut\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 3,
+		  "\"network.rules\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 3,
+		  "\"network.egressProxy\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 3,
+		  "\"network.allowPublicTraffic\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 3,
+		  "\"network.maskRequestHost\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 3,
+		  "\"network.httpsPorts\"" },
+		{ "{\"templateID\":\"base\",\"network\":{\"new\":1}}", 3,
+		  "\"network.new\" is unknown" },
 		{ "{\"templateID\":\"base\",\"iam\":{\"tokens\":{}}}", 3, "\"iam\"" },
 		{ "{\"templateID\":\"base\",\"mcp\":{}}", 3, "\"mcp\"" },
-		{ "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"v\",\"path\":\"/v\"}]}", 3, "\"volumeMounts\"" },
+		{ "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"v\",\"path\":\"/v\"}]}",
+		  3, "\"volumeMounts\"" },
 		{ "{\"templateID\":\"base\",\"secure\":false}", 3, "\"secure\"" },
 		{ "{\"templateID\":\"base\",\"cpuCount\":4}", 3, "\"cpuCount\" is unknown" },
 		{ "{\"templateID\":\"base\",\"templateID\":\"x\"}", 3, "" },
 		{ "{\"templateID\":\"base\"} x", 3, "" },
-		{ "[]", 3, "" }, { "null", 3, "" }, { "", 3, "" }, { "{", 3, "" }, { "{\"templateID\":\"a\\u0000b\"}", 3, "" },
+		{ "[]", 3, "" },
+		{ "null", 3, "" },
+		{ "", 3, "" },
+		{ "{", 3, "" },
+		{ "{\"templateID\":\"a\\u0000b\"}", 3, "" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -85,8 +105,10 @@ static void test_fields(void **state)
 
 			if ((rows[i].error == NULL) != (r == 0))
 				fail_msg("%s: %d %s", rows[i].body, r, e.text);
-			if (rows[i].error && (!strstr(e.text, rows[i].error) || err_http_status(&e) != 400))
-				fail_msg("%s: \"%s\", %d", rows[i].body, e.text, err_http_status(&e));
+			if (rows[i].error &&
+			    (!strstr(e.text, rows[i].error) || err_http_status(&e) != 400))
+				fail_msg("%s: \"%s\", %d", rows[i].body, e.text,
+					 err_http_status(&e));
 			if (r == 0 && !strstr(rows[i].body, "timeout"))
 				assert_int_equal(f.timeout_s, v == FIELDS_V2 ? 300 : 15);
 			fields_create_done(&f);
@@ -119,7 +141,10 @@ static void test_token(void **state)
 
 static void test_signature(void **state)
 {
-	/* E2B's published vector is over a token of its own form; the text that is hashed is the same. */
+	/*
+	 * E2B's published vector is over a token of its own form; the text that is hashed is the
+	 * same.
+	 */
 	struct token_key k = { .bytes = { 9 } };
 	const char *id = "iaaaaaaaaaaaaaaaaaaaa";
 	char t[TOKEN_TEXT_MAX], b64[64], text[300], target[400];
@@ -134,38 +159,56 @@ static void test_signature(void **state)
 	for (char *p = b64; *p; p++)
 		if (*p == '+')
 			*p = '-';                /* below: percent-encoded again */
-	str_format(target, sizeof(target), "/files?path=a+b.txt&username=user&signature_expiration=2000&signature=v1_%s", b64);
+	str_format(target, sizeof(target),
+		   "/files?path=a+b.txt&username=user&signature_expiration=2000&signature=v1_%s",
+		   b64);
 	char fixed[600] = "";
 	for (char *p = target; *p; p++)
-		str_format(fixed + strlen(fixed), sizeof(fixed) - strlen(fixed), *p == '-' ? "%%2B" : "%c", *p);
+		str_format(fixed + strlen(fixed), sizeof(fixed) - strlen(fixed),
+			   *p == '-' ? "%%2B" : "%c", *p);
 	assert_int_equal(token_signature_check(&k, id, "GET", fixed, 1999, &e), 0);
 	assert_int_equal(token_signature_check(&k, id, "GET", fixed, 2001, &e), -EKEYEXPIRED);
 	assert_string_equal(e.text, "signature is already expired");
 	assert_int_equal(token_signature_check(&k, id, "POST", fixed, 1999, &e), -EKEYREJECTED);
-	assert_int_equal(token_signature_check(&k, "iaaaaaaaaaaaaaaaaaaab", "GET", fixed, 1999, &e), -EKEYREJECTED);
+	assert_int_equal(token_signature_check(&k, "iaaaaaaaaaaaaaaaaaaab", "GET", fixed, 1999, &e),
+			 -EKEYREJECTED);
 	assert_int_equal(token_signature_check(&k, id, "GET", "/files?path=a", 1999, &e), -ENOENT);
-	assert_int_equal(token_signature_check(&k, id, "GET", "/envs?signature=x", 1999, &e), -ENOENT);
+	assert_int_equal(token_signature_check(&k, id, "GET", "/envs?signature=x", 1999, &e),
+			 -ENOENT);
 }
 
 static void test_control_find(void **state)
 {
-	static const struct { const char *method, *target; int want; const char *id; } rows[] = {     /* 1 built, 0 none, 501, 405 */
-		{ "POST", "/sandboxes", 1, "" }, { "POST", "/v2/sandboxes", 1, "" }, { "GET", "/v2/sandboxes?limit=1", 1, "" },
+	static const struct { const char *method, *target; int want; const char *id;
+	} rows[] = {
+		/* 1 built, 0 none, 501, 405 */
+		{ "POST", "/sandboxes", 1, "" },
+		{ "POST", "/v2/sandboxes", 1, "" },
+		{ "GET", "/v2/sandboxes?limit=1", 1, "" },
 		{ "GET", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa", 1, "iaaaaaaaaaaaaaaaaaaaa" },
 		{ "DELETE", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa-client", 1, "iaaaaaaaaaaaaaaaaaaaa" },
-		{ "GET", "/sandboxes/x", 1, "" }, { "GET", "/sandboxes/", 0, "" }, { "PUT", "/sandboxes", 405, "" },
+		{ "GET", "/sandboxes/x", 1, "" },
+		{ "GET", "/sandboxes/", 0, "" },
+		{ "PUT", "/sandboxes", 405, "" },
 		{ "POST", "/v1/sandboxes/iaaaaaaaaaaaaaaaaaaaa/stop", 1, "iaaaaaaaaaaaaaaaaaaaa" },
 		{ "GET", "/v1/sandboxes/iaaaaaaaaaaaaaaaaaaaa/stop", 405, "" },
 		{ "POST", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa/pause", 501, "iaaaaaaaaaaaaaaaaaaaa" },
-		{ "POST", "/v2/sandboxes/x/connect", 501, "" }, { "DELETE", "/templates/a%2Fb", 501, "" },
-		{ "GET", "/secrets/x/y", 501, "" }, { "GET", "/volumes", 501, "" }, { "GET", "/", 0, "" }, { "GET", "/sandboxesx", 0, "" },
-		{ "GET", "/files", 0, "" }, { "GET", "/health", 0, "" }, { "GET", "/sandboxes/a/b/c", 0, "" },
+		{ "POST", "/v2/sandboxes/x/connect", 501, "" },
+		{ "DELETE", "/templates/a%2Fb", 501, "" },
+		{ "GET", "/secrets/x/y", 501, "" },
+		{ "GET", "/volumes", 501, "" },
+		{ "GET", "/", 0, "" },
+		{ "GET", "/sandboxesx", 0, "" },
+		{ "GET", "/files", 0, "" },
+		{ "GET", "/health", 0, "" },
+		{ "GET", "/sandboxes/a/b/c", 0, "" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		char id[ID_SANDBOX_LEN + 1];
 		bool wrong;
-		const struct control_route *r = control_find(rows[i].method, rows[i].target, id, &wrong);
+		const struct control_route *r =
+			control_find(rows[i].method, rows[i].target, id, &wrong);
 		int got = r ? r->run ? 1 : 501 : wrong ? 405 : 0;
 
 		if (got != rows[i].want || (r && !str_eq(id, rows[i].id)))
@@ -197,12 +240,15 @@ struct rig {
 	bool hold;
 };
 
-static void node_answer(struct rig *g, struct http_req *r, const char *usual_type, const char *usual)
+static void node_answer(struct rig *g, struct http_req *r, const char *usual_type,
+			const char *usual)
 {
 	const char *a = g->n_answers < 4 ? g->answers[g->n_answers] : NULL;
 
 	if (!a) {
-		http_req_answer(r, 200, (const struct http_field[]){ { "X-Guest", "1" }, { NULL, NULL } }, usual_type, usual, strlen(usual));
+		http_req_answer(r, 200,
+				(const struct http_field[]) { { "X-Guest", "1" }, { NULL, NULL } },
+				usual_type, usual, strlen(usual));
 		return;
 	}
 	/* "STATUS FIELD VALUE BODY" */
@@ -210,8 +256,10 @@ static void node_answer(struct rig *g, struct http_req *r, const char *usual_typ
 	char field[64] = "", value[64] = "", body[256] = "";
 	int status = 0;
 	assert_true(sscanf(a, "%d %63s %63s %255[^\n]", &status, field, value, body) >= 1);
-	http_req_answer(r, status, (const struct http_field[]){ { field[0] ? field : NULL, value }, { NULL, NULL } }, "application/json", body,
-			strlen(body));
+	http_req_answer(r, status,
+			(const struct http_field[]) { { field[0] ? field : NULL, value },
+						      { NULL, NULL } },
+			"application/json", body, strlen(body));
 }
 
 static void node_lifecycle_body(struct http_req *r, const char *body, size_t len, void *arg)
@@ -220,7 +268,8 @@ static void node_lifecycle_body(struct http_req *r, const char *body, size_t len
 
 	str_copy(g->last_spec, sizeof(g->last_spec), body);
 	node_answer(g, r, "application/json",
-		    str_eq(g->last_kind, "console") ? "{\"text\":\"boot\",\"events\":[]}" : "{\"state\":\"running\"}");
+		    str_eq(g->last_kind, "console") ? "{\"text\":\"boot\",\"events\":[]}"
+						    : "{\"state\":\"running\"}");
 }
 
 static void save_head(struct rig *g, const struct http_head *h)
@@ -249,7 +298,8 @@ static void on_node(struct http_req *r, void *arg)
 
 	assert_non_null(op);
 	assert_non_null(cap);
-	if (cap_verify(cap, strlen(cap), &g->bundle, &g->cap, &e) < 0 || cap_check_time(&g->cap, clock_wall_ms() / 1000, &e) < 0)
+	if (cap_verify(cap, strlen(cap), &g->bundle, &g->cap, &e) < 0 ||
+	    cap_check_time(&g->cap, clock_wall_ms() / 1000, &e) < 0)
 		fail_msg("capability: %s", e.text);
 	if (str_eq(op, "lifecycle")) {
 		g->calls++;
@@ -274,12 +324,17 @@ static void on_node_accept(int fd, void *arg)
 
 static void start_node(struct rig *g)
 {
-	const struct http_server_conf sc = { .head_timeout_ms = 5000, .idle_timeout_ms = 60000, .max_conns = 100, .max_body = 1 << 20,
-					     .handle = on_node, .arg = g };
+	const struct http_server_conf sc = { .head_timeout_ms = 5000,
+					     .idle_timeout_ms = 60000,
+					     .max_conns = 100,
+					     .max_body = 1 << 20,
+					     .handle = on_node,
+					     .arg = g };
 	struct err e = { 0 };
 
 	g->node = http_server_new(g->loop, &sc);
-	if (listener_new(g->loop, "node", g->node_addr, 0600, on_node_accept, g, &g->node_listener, &e) < 0)
+	if (listener_new(g->loop, "node", g->node_addr, 0600, on_node_accept, g, &g->node_listener,
+			 &e) < 0)
 		fail_msg("%s", e.text);
 }
 
@@ -302,7 +357,8 @@ static void make_keys(struct rig *g)
 	struct key_signer root, k;
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	char hex[2 * KEY_PUBLIC_BYTES + 1];
-	autofree char *path = x_asprintf("%s/api-000001.key", g->keys), *token = x_asprintf("%s/client-token.key", g->keys);
+	autofree char *path = x_asprintf("%s/api-000001.key", g->keys),
+		      *token = x_asprintf("%s/client-token.key", g->keys);
 	autofree char *text = NULL;
 	struct err e = { 0 };
 
@@ -317,7 +373,11 @@ static void make_keys(struct rig *g)
 	assert_int_equal(store_bundle_put(g->store, 1, text, &e), 0);
 	str_hex(hex, root_public, sizeof(root_public));
 	assert_int_equal(fd_write_file(AT_FDCWD, g->root_pub, hex, strlen(hex), 0644), 0);
-	assert_int_equal(fd_write_file(AT_FDCWD, token, "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", 64, 0600), 0);
+	assert_int_equal(
+		fd_write_file(AT_FDCWD, token,
+			      "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+			      64, 0600),
+		0);
 	key_signer_done(&root);
 	key_signer_done(&k);
 }
@@ -357,14 +417,21 @@ static int setup(void **state)
 		fail_msg("%s", e.text);
 	make_keys(g);
 	hash_hex(KEY, hash);
-	assert_int_equal(store_key_add(g->store, "acme", "first", hash, "e2b_01234567", &sk, &e), 0);
+	assert_int_equal(store_key_add(g->store, "acme", "first", hash, "e2b_01234567", &sk, &e),
+			 0);
 	hash_hex(OTHER_KEY, hash);
-	assert_int_equal(store_key_add(g->store, "other", "first", hash, "e2b_fedcba98", &sk, &e), 0);
+	assert_int_equal(store_key_add(g->store, "other", "first", hash, "e2b_fedcba98", &sk, &e),
+			 0);
 	assert_int_equal(store_node_put(g->store, WORKER, g->node_addr, &e), 0);
 	assert_int_equal(store_node_seen(g->store, WORKER, 1, "{}", &e), 0);
-	assert_int_equal(store_template_put(g->store, "", "base", "base-0123456789abcdef",
-					    "{\"memory_mib\":512,\"vcpus\":1,\"disk_bytes\":8589934592}", &e), 0);
-	const struct api_conf ac = { .store_url = g->url, .keys_dir = g->keys, .root_pub = g->root_pub, .domain = "box.test:4983" };
+	assert_int_equal(store_template_put(
+				 g->store, "", "base", "base-0123456789abcdef",
+				 "{\"memory_mib\":512,\"vcpus\":1,\"disk_bytes\":8589934592}", &e),
+			 0);
+	const struct api_conf ac = { .store_url = g->url,
+				     .keys_dir = g->keys,
+				     .root_pub = g->root_pub,
+				     .domain = "box.test:4983" };
 	start_node(g);
 	g->api = api_new(g->loop, &ac, &e);
 	if (!g->api)
@@ -378,8 +445,10 @@ static int teardown(void **state)
 {
 	struct rig *g = *state;
 	autofree char *cmd = NULL;
-	static const char *const names[] = { "space.db", "space.db-wal", "space.db-shm", "node.sock", "root.pub",
-					     "keys/api-000001.key", "keys/client-token.key" };
+	static const char *const names[] = {
+		"space.db", "space.db-wal",	   "space.db-shm",	   "node.sock",
+		"root.pub", "keys/api-000001.key", "keys/client-token.key"
+	};
 
 	api_free(g->api);
 	stop_node(g);
@@ -422,7 +491,9 @@ static int answer(struct rig *g)
 	while (clock_mono_ms() < until) {
 		struct http_head h;
 		enum http_error err;
-		ssize_t n = buf_len(&g->in) ? http_parse_response(buf_data(&g->in), buf_len(&g->in), "GET", &h, &err) : 0;
+		ssize_t n = buf_len(&g->in) ? http_parse_response(buf_data(&g->in), buf_len(&g->in),
+								  "GET", &h, &err)
+					    : 0;
 
 		assert_true(n >= 0);
 		if (n > 0) {
@@ -470,7 +541,8 @@ static bool has(struct rig *g, const char *want)
 /* The value of a string field of the JSON that came. */
 static void field(struct rig *g, const char *name, char *dst, size_t size)
 {
-	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in)), *pattern = x_asprintf("\"%s\":\"", name);
+	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in)),
+		      *pattern = x_asprintf("\"%s\":\"", name);
 	char *p = strstr(text, pattern);
 
 	assert_non_null(p);
@@ -485,7 +557,8 @@ static struct box create(struct rig *g, const char *body)
 {
 	struct box b;
 
-	if (ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n%s", strlen(body), body) != 201)
+	if (ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n%s",
+		strlen(body), body) != 201)
 		fail_msg("%.*s", (int)buf_len(&g->in), buf_data(&g->in));
 	field(g, "sandboxID", b.id, sizeof(b.id));
 	field(g, "envdAccessToken", b.token, sizeof(b.token));
@@ -498,8 +571,10 @@ static void test_life(void **state)
 	struct box b;
 
 	/* a chunked body, as the JavaScript client sends it */
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "X-Request-Id: my-id\r\nTransfer-Encoding: chunked\r\n\r\n"
-				"13\r\n{\"templateID\":\"base\r\n2\r\n\"}\r\n0\r\n\r\n"), 201);
+	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				"X-Request-Id: my-id\r\nTransfer-Encoding: chunked\r\n\r\n"
+				"13\r\n{\"templateID\":\"base\r\n2\r\n\"}\r\n0\r\n\r\n"),
+			 201);
 	field(g, "sandboxID", b.id, sizeof(b.id));
 	HAS(g, "X-Request-Id: my-id\r\n");
 	HAS(g, "\"templateID\":\"base-0123456789abcdef\"");
@@ -521,20 +596,36 @@ static void test_life(void **state)
 	HAS(g, "\"memoryMB\":512");
 	HAS(g, "\"diskSizeMB\":8192");
 	HAS(g, "\"lifecycle\":{\"onTimeout\":\"kill\",\"autoResume\":false}");
-	assert_int_equal(ask(g, "GET /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY "\r\n\r\n", b.id), 404);
+	assert_int_equal(ask(g,
+			     "GET /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
+			     "\r\n\r\n",
+			     b.id),
+			 404);
 	HAS(g, "\"code\":404");
-	assert_int_equal(ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY "\r\n\r\n", b.id), 404);
+	assert_int_equal(ask(g,
+			     "DELETE /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
+			     "\r\n\r\n",
+			     b.id),
+			 404);
 
 	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"state\":\"stopped\"");
 	assert_string_equal(g->last_kind, "stop");
 	assert_int_equal(ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"state\":\"paused\"");
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H "Content-Length: 2\r\n\r\n{}", b.id), 200);
+	assert_int_equal(ask(g,
+			     "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H
+			     "Content-Length: 2\r\n\r\n{}",
+			     b.id),
+			 200);
 	HAS(g, "\"state\":\"running\"");
 	HAS(g, "\"generation\":2");
 	assert_int_equal(g->cap.id.generation, 2);
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H "Content-Length: 7\r\n\r\n{\"x\":1}", b.id), 400);
+	assert_int_equal(ask(g,
+			     "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H
+			     "Content-Length: 7\r\n\r\n{\"x\":1}",
+			     b.id),
+			 400);
 	assert_int_equal(ask(g, "GET /v1/sandboxes/%s/logs HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "{\"text\":\"boot\",\"events\":[]}");
 	assert_int_equal(ask(g, "GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
@@ -553,7 +644,8 @@ static void test_bad_requests(void **state)
 
 	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
 	HAS(g, "\"code\":401");
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: e2b_00\r\n\r\n"), 401);
+	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: e2b_00\r\n\r\n"),
+			 401);
 	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\n" H "X-API-KEY: x\r\n\r\n"), 401);
 	assert_int_equal(ask(g, "POST /sandboxes/x/pause HTTP/1.1\r\n" H "\r\n"), 501);
 	assert_int_equal(ask(g, "GET /templates HTTP/1.1\r\n" H "\r\n"), 501);
@@ -561,13 +653,21 @@ static void test_bad_requests(void **state)
 	assert_int_equal(ask(g, "GET /nowhere HTTP/1.1\r\n" H "\r\n"), 404);
 	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
 	HAS(g, "{\"status\":\"ok\"}");
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n{"), 400);
+	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n{"),
+			 400);
 	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 22\r\n\r\n{\"templateID\":\"nosuch\"}" + 0), 400);
+	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				"Content-Length: 22\r\n\r\n{\"templateID\":\"nosuch\"}" +
+					0),
+			 400);
 	connect_client(g);
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 23\r\n\r\n{\"templateID\":\"nosuch\"}"), 404);
+	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				"Content-Length: 23\r\n\r\n{\"templateID\":\"nosuch\"}"),
+			 404);
 	HAS(g, "nosuch");
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 9999999\r\n\r\n"), 413);
+	assert_int_equal(ask(g,
+			     "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 9999999\r\n\r\n"),
+			 413);
 	assert_int_equal(ask(g, "GET /v2/sandboxes?limit=0 HTTP/1.1\r\n" H "\r\n"), 400);
 	assert_int_equal(ask(g, "GET /v2/sandboxes?state=stopped HTTP/1.1\r\n" H "\r\n"), 400);
 	assert_int_equal(ask(g, "GET /v2/sandboxes?nextToken=bad HTTP/1.1\r\n" H "\r\n"), 400);
@@ -580,7 +680,9 @@ static void test_list(void **state)
 {
 	struct rig *g = *state;
 	struct box a = create(g, "{\"templateID\":\"base\",\"metadata\":{\"k 1\":\"v&2\"}}");
-	struct box b = create(g, "{\"templateID\":\"base\",\"metadata\":{\"k\":\"x\"},\"envVars\":{\"A\":\"1\"}}");
+	struct box b = create(
+		g,
+		"{\"templateID\":\"base\",\"metadata\":{\"k\":\"x\"},\"envVars\":{\"A\":\"1\"}}");
 	struct box c = create(g, "{\"templateID\":\"base-0123456789abcdef\"}");
 	char next[64];
 
@@ -593,9 +695,15 @@ static void test_list(void **state)
 	assert_true(has(g, a.id) && !has(g, b.id) && has(g, c.id));
 	assert_int_equal(ask(g, "GET /v2/sandboxes?state=paused HTTP/1.1\r\n" H "\r\n"), 200);
 	assert_true(!has(g, a.id) && has(g, b.id) && !has(g, c.id));
-	assert_int_equal(ask(g, "GET /v2/sandboxes?state=running,paused&metadata=k%%2525201%%3Dv%%2525262 HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_int_equal(
+		ask(g,
+		    "GET /v2/sandboxes?state=running,paused&metadata=k%%2525201%%3Dv%%2525262 HTTP/1.1\r\n" H
+		    "\r\n"),
+		200);
 	assert_true(has(g, a.id) && !has(g, b.id) && !has(g, c.id));
-	assert_int_equal(ask(g, "GET /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY "\r\n\r\n"), 200);
+	assert_int_equal(ask(g, "GET /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
+				"\r\n\r\n"),
+			 200);
 	HAS(g, "\r\n\r\n[]");
 
 	assert_int_equal(ask(g, "GET /v2/sandboxes?order=asc&limit=2 HTTP/1.1\r\n" H "\r\n"), 200);
@@ -605,7 +713,11 @@ static void test_list(void **state)
 	char *p = strstr(text, "X-Next-Token: ") + 14;
 	p[strcspn(p, "\r")] = '\0';
 	str_copy(next, sizeof(next), p);
-	assert_int_equal(ask(g, "GET /v2/sandboxes?order=asc&limit=2&nextToken=%s HTTP/1.1\r\n" H "\r\n", next), 200);
+	assert_int_equal(ask(g,
+			     "GET /v2/sandboxes?order=asc&limit=2&nextToken=%s HTTP/1.1\r\n" H
+			     "\r\n",
+			     next),
+			 200);
 	assert_true(!has(g, a.id) && !has(g, b.id) && has(g, c.id));
 	assert_int_equal(ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
 	assert_true(has(g, a.id) && has(g, "\"state\":\"stopped\""));
@@ -616,8 +728,11 @@ static void test_create_fails(void **state)
 {
 	struct rig *g = *state;
 
-	g->answers[0] = "507 X y {\"num\":-28,\"code\":\"no-space\",\"message\":\"The disk is full.\"}";
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 21\r\n\r\n{\"templateID\":\"base\"}"), 507);
+	g->answers[0] =
+		"507 X y {\"num\":-28,\"code\":\"no-space\",\"message\":\"The disk is full.\"}";
+	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				"Content-Length: 21\r\n\r\n{\"templateID\":\"base\"}"),
+			 507);
 	HAS(g, "The disk is full.");
 	assert_string_equal(g->last_kind, "delete");
 	assert_int_equal(ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
@@ -629,9 +744,13 @@ static void test_data(void **state)
 	struct rig *g = *state;
 	struct box b = create(g, "{\"templateID\":\"base\"}");
 
-	assert_int_equal(ask(g, "POST /files?path=x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
-				"Authorization: Basic dXNlcjo=\r\nX-API-Key: k\r\nE2B-Traffic-Access-Token: t\r\nSpace-Capability: forged\r\n"
-				"X-Request-Id: r-1\r\nConnection: X-Hop\r\nX-Hop: 1\r\nX-Keep: 1\r\nContent-Length: 4\r\n\r\nbody", b.id, b.token), 200);
+	assert_int_equal(
+		ask(g,
+		    "POST /files?path=x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
+		    "Authorization: Basic dXNlcjo=\r\nX-API-Key: k\r\nE2B-Traffic-Access-Token: t\r\nSpace-Capability: forged\r\n"
+		    "X-Request-Id: r-1\r\nConnection: X-Hop\r\nX-Hop: 1\r\nX-Keep: 1\r\nContent-Length: 4\r\n\r\nbody",
+		    b.id, b.token),
+		200);
 	HAS(g, "\r\n\r\nbody");
 	HAS(g, "X-Request-Id: r-1\r\n");
 	HAS(g, "X-Guest: 1");
@@ -649,17 +768,32 @@ static void test_data(void **state)
 	assert_string_equal(g->cap.id.sandbox, b.id);
 
 	/* by host, and by token alone */
-	assert_int_equal(ask(g, "GET /envs HTTP/1.1\r\nHost: 49983-%s.box.test:99\r\nX-Access-Token: %s\r\nAuthorization: Bearer x\r\n\r\n", b.id,
-			     b.token), 200);
+	assert_int_equal(
+		ask(g,
+		    "GET /envs HTTP/1.1\r\nHost: 49983-%s.box.test:99\r\nX-Access-Token: %s\r\nAuthorization: Bearer x\r\n\r\n",
+		    b.id, b.token),
+		200);
 	assert_int_equal(g->cap.access, ID_ACCESS_READ);
 	assert_null(strstr(g->last_head, "Bearer"));
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n", b.token), 200);
+	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n",
+			     b.token),
+			 200);
 	HAS(g, "X-Guest: 1");
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n", b.id), 200);
+	assert_int_equal(
+		ask(g,
+		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n",
+		    b.id),
+		200);
 	HAS(g, "X-Guest: 1");
 	assert_int_equal(g->forwards, 4);
 
-	static const struct { const char *line; int token; const char *port; int status; const char *body; } bad[] = {
+	static const struct {
+		const char *line;
+		int token;
+		const char *port;
+		int status;
+		const char *body;
+	} bad[] = {
 		{ "GET /envs", 0, "49983", 401, "\"code\":401" },
 		{ "GET /envs", 2, "49983", 401, "\"code\":401" },
 		{ "GET /health/x", 0, "49983", 401, "" },
@@ -671,29 +805,50 @@ static void test_data(void **state)
 		{ "GET /envs", 1, "x", 400, "" },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		int status = ask(g, "%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: %s\r\n%s%s%s\r\n", bad[i].line, b.id,
-				 bad[i].port, bad[i].token ? "X-Access-Token: " : "", bad[i].token == 1 ? b.token : bad[i].token ? "no" : "",
-				 bad[i].token ? "\r\n" : "");
+		int status = ask(
+			g,
+			"%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: %s\r\n%s%s%s\r\n",
+			bad[i].line, b.id, bad[i].port, bad[i].token ? "X-Access-Token: " : "",
+			bad[i].token == 1 ? b.token
+			: bad[i].token	  ? "no"
+					  : "",
+			bad[i].token ? "\r\n" : "");
 
 		assert_int_equal(status, bad[i].status);
 		HAS(g, bad[i].body);
 	}
-	assert_int_equal(ask(g, "GET /envs HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n\r\n", b.id, b.token), 400);
+	assert_int_equal(
+		ask(g,
+		    "GET /envs HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n\r\n",
+		    b.id, b.token),
+		400);
 	assert_int_equal(g->forwards, 4);
 
 	/* unknown, stopped, deleted: E2B's own words */
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: nosuch\r\nE2b-Sandbox-Port: 49983\r\n\r\n"), 502);
+	assert_int_equal(
+		ask(g,
+		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: nosuch\r\nE2b-Sandbox-Port: 49983\r\n\r\n"),
+		502);
 	HAS(g, "\"message\":\"The sandbox was not found\",\"code\":502}");
 	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n", b.id), 502);
-	autofree char *want = x_asprintf("{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}", b.id);
+	assert_int_equal(
+		ask(g,
+		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n",
+		    b.id),
+		502);
+	autofree char *want = x_asprintf(
+		"{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}",
+		b.id);
 	HAS(g, want);
 	assert_int_equal(g->forwards, 4);
 }
 
 #define DATA(line) line " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
 
-/* What a client may not say with what it has: another user than the signed one; and that Host ends here. */
+/*
+ * What a client may not say with what it has: another user than the signed one; and that Host ends
+ * here.
+ */
 static void test_client_fields(void **state)
 {
 	struct rig *g = *state;
@@ -706,19 +861,30 @@ static void test_client_fields(void **state)
 	str_b64(b64, hash, 32);
 	b64[strcspn(b64, "=")] = '\0';
 	for (char *p = b64; *p; p++)
-		str_format(signature + strlen(signature), sizeof(signature) - strlen(signature), "%%%02X", *p);
-	assert_int_equal(ask(g, "GET /files?path=/x&signature=v1_%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
-				"E2b-Sandbox-Port: 49983\r\nAuthorization: Basic cm9vdDo=\r\nX-Keep: 1\r\n\r\n", signature, b.id), 200);
+		str_format(signature + strlen(signature), sizeof(signature) - strlen(signature),
+			   "%%%02X", *p);
+	assert_int_equal(
+		ask(g,
+		    "GET /files?path=/x&signature=v1_%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
+		    "E2b-Sandbox-Port: 49983\r\nAuthorization: Basic cm9vdDo=\r\nX-Keep: 1\r\n\r\n",
+		    signature, b.id),
+		200);
 	assert_non_null(strstr(g->last_head, "X-Keep: 1\r\n"));
 	assert_null(strstr(g->last_head, "Authorization"));
 
 	/* The health of a sandbox is for everybody, a stream that is held open is not. */
-	static const char *const held[] = { "Content-Length: 5\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n", "Connection: Upgrade\r\nUpgrade: x\r\n\r\n" };
+	static const char *const held[] = { "Content-Length: 5\r\n\r\n",
+					    "Transfer-Encoding: chunked\r\n\r\n",
+					    "Connection: Upgrade\r\nUpgrade: x\r\n\r\n" };
 	unsigned before = g->forwards;
 
 	for (size_t i = 0; i < ARRAY_LEN(held); i++) {
 		connect_client(g);
-		assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n%s", b.id, held[i]), 401);
+		assert_int_equal(
+			ask(g,
+			    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n%s",
+			    b.id, held[i]),
+			401);
 	}
 	assert_int_equal(g->forwards, before);
 	connect_client(g);
@@ -738,12 +904,17 @@ static void test_refusals(void **state)
 	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
 	assert_int_equal(g->cap.id.generation, 1);
 
-	/* Replaced behind our back: refused once, then the new generation, with the body sent again. */
+	/*
+	 * Replaced behind our back: refused once, then the new generation, with the body sent
+	 * again.
+	 */
 	assert_int_equal(store_submit(g->store, b.id, "", LIFE_EV_START, "test", "r", &op, &e), 0);
 	assert_int_equal(store_finish(g->store, &op, LIFE_RUNNING, NULL, &e), 0);
 	g->answers[0] = "421 Space-Refusal refresh-route {}";
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("POST /files") "Content-Length: 5\r\n\r\nagain", b.id, b.token), 200);
+	assert_int_equal(ask(g, DATA("POST /files") "Content-Length: 5\r\n\r\nagain", b.id,
+			     b.token),
+			 200);
 	HAS(g, "again");
 	generation = g->cap.id.generation;
 	assert_int_equal(generation, 2);
@@ -759,7 +930,10 @@ static void test_refusals(void **state)
 
 	/* Not one for what names a process of the refused execution. */
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("POST /process.Process/SendInput") "Content-Length: 2\r\n\r\n{}", b.id, b.token), 502);
+	assert_int_equal(ask(g,
+			     DATA("POST /process.Process/SendInput") "Content-Length: 2\r\n\r\n{}",
+			     b.id, b.token),
+			 502);
 	assert_int_equal(g->n_answers, 1);
 
 	/* And none for a denial. */
@@ -768,7 +942,10 @@ static void test_refusals(void **state)
 	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
 	assert_int_equal(g->n_answers, 1);
 
-	/* Of the node's own errors only status and sense come through; a guest's answer comes as it is. */
+	/*
+	 * Of the node's own errors only status and sense come through; a guest's answer comes as it
+	 * is.
+	 */
 	g->answers[0] = "429 Space-Error limit {\"num\":1}";
 	g->answers[1] = "502 Space-Error guest-lost {\"num\":1}";
 	g->answers[2] = "421 X-Mine y guest";
@@ -861,10 +1038,20 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_fields), cmocka_unit_test(test_token), cmocka_unit_test(test_signature),
-		cmocka_unit_test(test_control_find), T(test_client_fields),
-		T(test_life), T(test_bad_requests), T(test_list), T(test_create_fails), T(test_data), T(test_refusals), T(test_node_away),
-		T(test_cut), T(test_key_revoked),
+		cmocka_unit_test(test_fields),
+		cmocka_unit_test(test_token),
+		cmocka_unit_test(test_signature),
+		cmocka_unit_test(test_control_find),
+		T(test_client_fields),
+		T(test_life),
+		T(test_bad_requests),
+		T(test_list),
+		T(test_create_fails),
+		T(test_data),
+		T(test_refusals),
+		T(test_node_away),
+		T(test_cut),
+		T(test_key_revoked),
 	};
 
 	log_open("test", "test");

@@ -64,13 +64,14 @@ int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1])
 	return id_sandbox_ok(id) ? 0 : -EINVAL;
 }
 
-static void make_signature(const char *token, const char *path, const char *op, const char *user, const char *expiration,
-			   char dst[SIGNATURE_TEXT_MAX])
+static void make_signature(const char *token, const char *path, const char *op, const char *user,
+			   const char *expiration, char dst[SIGNATURE_TEXT_MAX])
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
 	char b64[STR_B64_LEN(sizeof(hash)) + 1];
-	autofree char *text = expiration ? x_asprintf("%s:%s:%s:%s:%s", path, op, user, token, expiration) :
-					   x_asprintf("%s:%s:%s:%s", path, op, user, token);
+	autofree char *text =
+		expiration ? x_asprintf("%s:%s:%s:%s:%s", path, op, user, token, expiration)
+			   : x_asprintf("%s:%s:%s:%s", path, op, user, token);
 
 	crypto_hash_sha256(hash, (const unsigned char *)text, strlen(text));
 	str_b64(b64, hash, sizeof(hash));
@@ -90,8 +91,8 @@ static int check_expiration(const char *text, int64_t now_s, struct err *e)
 	return (int64_t)at < now_s ? err_set(e, -EKEYEXPIRED, "signature is already expired") : 0;
 }
 
-int token_signature_check(const struct token_key *k, const char *sandbox, const char *method, const char *target, int64_t now_s,
-			  struct err *e)
+int token_signature_check(const struct token_key *k, const char *sandbox, const char *method,
+			  const char *target, int64_t now_s, struct err *e)
 {
 	autofree char *given = NULL, *path = NULL, *user = NULL, *expiration = NULL;
 	char token[TOKEN_TEXT_MAX], want[SIGNATURE_TEXT_MAX];
@@ -99,8 +100,10 @@ int token_signature_check(const struct token_key *k, const char *sandbox, const 
 
 	if (!str_starts(target, "/files?"))
 		return -ENOENT;
-	if (http_query_get(target, "signature", &given) < 0 || http_query_get(target, "path", &path) < 0 ||
-	    http_query_get(target, "username", &user) < 0 || http_query_get(target, "signature_expiration", &expiration) < 0)
+	if (http_query_get(target, "signature", &given) < 0 ||
+	    http_query_get(target, "path", &path) < 0 ||
+	    http_query_get(target, "username", &user) < 0 ||
+	    http_query_get(target, "signature_expiration", &expiration) < 0)
 		return err_set(e, -EINVAL, "the query of the address is malformed");
 	if (!given)
 		return -ENOENT;

@@ -1,9 +1,11 @@
 /*
- * Client tokens: what an E2B client shows to reach a sandbox's data surface (envdAccessToken). Nothing is stored: a token is
- * "<sandbox id>.<hex HMAC-SHA256(server key, sandbox id)>", so it also says where it leads. It stays the same over all
- * executions of the sandbox; the guest's own token changes with each and never leaves the node.
+ * Client tokens: what an E2B client shows to reach a sandbox's data surface (envdAccessToken).
+ * Nothing is stored: a token is "<sandbox id>.<hex HMAC-SHA256(server key, sandbox id)>", so it
+ * also says where it leads. It stays the same over all executions of the sandbox; the guest's own
+ * token changes with each and never leaves the node.
  *
- * Signed file URLs (facts: E2B's signature.ts): v1_ and unpadded base64 of SHA-256("path:operation:user:token[:expiration]").
+ * Signed file URLs (facts: E2B's signature.ts): v1_ and unpadded base64 of
+ * SHA-256("path:operation:user:token[:expiration]").
  */
 #ifndef API_TOKEN_H
 #define API_TOKEN_H
@@ -23,8 +25,10 @@ void token_make(const struct token_key *k, const char *sandbox, char dst[TOKEN_T
 bool token_ok(const struct token_key *k, const char *sandbox, const char *given);        /* constant time in the token's length */
 /* The sandbox that a token names, unchecked. */
 int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1]);
-/* 0; -EKEYREJECTED wrong, -EKEYEXPIRED; -ENOENT the target carries no signature; -EINVAL malformed. */
-int token_signature_check(const struct token_key *k, const char *sandbox, const char *method, const char *target, int64_t now_s,
-			  struct err *e);
+/*
+ * 0; -EKEYREJECTED wrong, -EKEYEXPIRED; -ENOENT the target carries no signature; -EINVAL malformed.
+ */
+int token_signature_check(const struct token_key *k, const char *sandbox, const char *method,
+			  const char *target, int64_t now_s, struct err *e);
 
 #endif

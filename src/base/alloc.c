@@ -71,8 +71,9 @@ void auto_free_ptr(void *pp)
 
 #ifdef __SANITIZE_ADDRESS__
 /*
- * The search for leaks at the end stops all threads by ptrace(2). Under an allow-list of system calls that would be death, so there
- * is none (docs/sanitizers.md); leaks are found by the unit tests, which run without one.
+ * The search for leaks at the end stops all threads by ptrace(2). Under an allow-list of system
+ * calls that would be death, so there is none (docs/sanitizers.md); leaks are found by the unit
+ * tests, which run without one.
  */
 int __lsan_is_turned_off(void);
 

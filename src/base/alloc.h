@@ -1,6 +1,6 @@
 /*
- * Allocation that does not fail: on exhaustion the program aborts. Nothing that comes from outside may
- * size an allocation before a named limit was checked (STYLE.md).
+ * Allocation that does not fail: on exhaustion the program aborts. Nothing that comes from outside
+ * may size an allocation before a named limit was checked (STYLE.md).
  */
 #ifndef BASE_ALLOC_H
 #define BASE_ALLOC_H

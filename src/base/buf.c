@@ -33,8 +33,12 @@ void *buf_reserve(struct buf *b, size_t n)
 	need = b->len_ + n;
 	if (b->off_ + need <= b->cap_ && b->data_)
 		return b->data_ + b->off_ + b->len_;
-	/* Moving down costs len bytes; it is done when it wins room for at least as many, or when growing is no way out. */
-	if (b->data_ && need <= b->cap_ && (b->off_ >= b->len_ || need <= b->cap_ / 2 || b->cap_ == b->max)) {
+	/*
+	 * Moving down costs len bytes; it is done when it wins room for at least as many, or when
+	 * growing is no way out.
+	 */
+	if (b->data_ && need <= b->cap_ &&
+	    (b->off_ >= b->len_ || need <= b->cap_ / 2 || b->cap_ == b->max)) {
 		memmove(b->data_, b->data_ + b->off_, b->len_);
 		b->off_ = 0;
 		return b->data_ + b->len_;

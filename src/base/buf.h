@@ -1,6 +1,6 @@
 /*
- * A bounded byte buffer: a growing array with a read offset. `max` is the named limit of its user; what
- * would pass it is refused with -ENOBUFS and nothing is written.
+ * A bounded byte buffer: a growing array with a read offset. `max` is the named limit of its user;
+ * what would pass it is refused with -ENOBUFS and nothing is written.
  */
 #ifndef BASE_BUF_H
 #define BASE_BUF_H
@@ -18,7 +18,10 @@ struct buf {
 void buf_init(struct buf *b, size_t max);
 void buf_done(struct buf *b);                               /* frees; may be called twice */
 /* Never NULL: a pointer that may be passed with length 0 to memcpy(3) and may have 0 added. */
-static inline const char *buf_data(const struct buf *b) { return b->data_ ? b->data_ + b->off_ : ""; }
+static inline const char *buf_data(const struct buf *b)
+{
+	return b->data_ ? b->data_ + b->off_ : "";
+}
 static inline size_t buf_len(const struct buf *b) { return b->len_; }
 static inline size_t buf_room(const struct buf *b) { return b->max - b->len_; }
 int buf_put(struct buf *b, const void *p, size_t n);
@@ -29,7 +32,10 @@ void buf_commit(struct buf *b, size_t n);
 void buf_consume(struct buf *b, size_t n);
 void buf_clear(struct buf *b);
 void buf_shrink(struct buf *b);                             /* gives memory back when empty */
-/* Reads once, at most `want` bytes. Bytes read; 0 = end of file; -EAGAIN; -ENOBUFS = full; other errno. */
+/*
+ * Reads once, at most `want` bytes. Bytes read; 0 = end of file; -EAGAIN; -ENOBUFS = full; other
+ * errno.
+ */
 ssize_t buf_read_fd(struct buf *b, int fd, size_t want);
 /* Writes once and consumes. Bytes written or negative errno (-EAGAIN). */
 ssize_t buf_write_fd(struct buf *b, int fd);

@@ -24,7 +24,8 @@ static int64_t clock_us(clockid_t id)
 int64_t clock_wall_ms(void)
 {
 	fault_poll();
-	return clock_us(CLOCK_REALTIME) / 1000 + atomic_load_explicit(&clock_shift, memory_order_relaxed);
+	return clock_us(CLOCK_REALTIME) / 1000 +
+	       atomic_load_explicit(&clock_shift, memory_order_relaxed);
 }
 
 int64_t clock_mono_ms(void)
@@ -42,7 +43,10 @@ void clock_set_shift_ms(int64_t shift)
 	atomic_store_explicit(&clock_shift, shift, memory_order_relaxed);
 }
 
-/* Days since 1970 of a date in the Gregorian calendar. gmtime(3) and timegm(3) read the time zone's file. */
+/*
+ * Days since 1970 of a date in the Gregorian calendar. gmtime(3) and timegm(3) read the time zone's
+ * file.
+ */
 static int64_t clock_days(int64_t year, int64_t month, int64_t day)
 {
 	int64_t y = month <= 2 ? year - 1 : year;               /* years start in March: the leap day is their last */
@@ -74,8 +78,9 @@ void clock_iso(char dst[CLOCK_ISO_LEN], int64_t wall_ms)
 		wall_ms = CLOCK_MS_MAX;
 	clock_date(wall_ms / 86400000, &year, &month, &day);
 	ms = wall_ms % 86400000;
-	str_format(dst, CLOCK_ISO_LEN, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month, day, (int)(ms / 3600000),
-		   (int)(ms / 60000 % 60), (int)(ms / 1000 % 60), (int)(ms % 1000));
+	str_format(dst, CLOCK_ISO_LEN, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month, day,
+		   (int)(ms / 3600000), (int)(ms / 60000 % 60), (int)(ms / 1000 % 60),
+		   (int)(ms % 1000));
 }
 
 /* Exactly `digits` digits, then the byte `end` (0 = whatever follows). */
@@ -138,7 +143,8 @@ int clock_parse_iso(const char *s, int64_t *ret_wall_ms)
 	    clock_fraction(&s, &ms) < 0 || clock_zone(s, &zone) < 0)
 		return -EINVAL;
 	leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-	if (year < 1970 || month < 1 || day < 1 || day > month_days[month - 1] + (month == 2 && leap))
+	if (year < 1970 || month < 1 || day < 1 ||
+	    day > month_days[month - 1] + (month == 2 && leap))
 		return -EINVAL;
 	v = (((clock_days(year, month, day) * 24 + h) * 60 + m - zone) * 60 + sec) * 1000 + ms;
 	if (v < 0 || v > CLOCK_MS_MAX)

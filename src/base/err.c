@@ -7,7 +7,10 @@
 #include "base/alloc.h"
 #include "base/str.h"
 
-/* What an error is for a client: its HTTP status and its machine word. What is not listed is 500 "internal". */
+/*
+ * What an error is for a client: its HTTP status and its machine word. What is not listed is 500
+ * "internal".
+ */
 static const struct err_class {
 	int num;
 	int status;

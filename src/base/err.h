@@ -1,7 +1,7 @@
 /*
- * The rich error: a negative errno and a sentence. Programs pass `struct err *` as last parameter; every
- * layer may wrap it with its own context; it is printed or sent once, at the top.
- * NULL is accepted everywhere (the sentence is dropped, the code still returned).
+ * The rich error: a negative errno and a sentence. Programs pass `struct err *` as last parameter;
+ * every layer may wrap it with its own context; it is printed or sent once, at the top. NULL is
+ * accepted everywhere (the sentence is dropped, the code still returned).
  */
 #ifndef BASE_ERR_H
 #define BASE_ERR_H

@@ -1,8 +1,9 @@
 /*
- * Theory of operation. The table below is a copy of the file as it was at the last look. It is shared by the loop's
- * thread and the workers and guarded by one flag that is held for a few instructions, or while the file (a few lines)
- * is read; nothing is logged and nobody sleeps while it is held. A program without fault_open (the guest) pays one
- * load. A file that is not trusted (owner, mode, kind) counts as empty.
+ * Theory of operation. The table below is a copy of the file as it was at the last look. It is
+ * shared by the loop's thread and the workers and guarded by one flag that is held for a few
+ * instructions, or while the file (a few lines) is read; nothing is logged and nobody sleeps while
+ * it is held. A program without fault_open (the guest) pays one load. A file that is not trusted
+ * (owner, mode, kind) counts as empty.
  */
 #include "base/fault.h"
 
@@ -88,7 +89,8 @@ static int fault_read(const char *path, struct fault_stamp *last, char **ret)
 	*ret = NULL;
 	if (lstat(path, &st) == 0 && S_ISREG(st.st_mode))
 		fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & 022)) {
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_uid != 0 ||
+	    (st.st_mode & 022)) {
 		memset(last, 0, sizeof(*last));
 		return 1;
 	}
@@ -108,7 +110,8 @@ static int fault_read(const char *path, struct fault_stamp *last, char **ret)
 
 static int fault_parse_line(char *line, struct fault_point *p)
 {
-	char *save = NULL, *name = strtok_r(line, " \t", &save), *action = strtok_r(NULL, " \t", &save);
+	char *save = NULL, *name = strtok_r(line, " \t", &save),
+	     *action = strtok_r(NULL, " \t", &save);
 	char *word = strtok_r(NULL, " \t", &save);
 	uint64_t v = 0;
 	int i;
@@ -169,7 +172,8 @@ static void fault_look(void)
 void fault_open(const char *run_dir, const char *prog)
 {
 	if (str_format(fault_path, sizeof(fault_path), "%s/failpoints", run_dir) < 0 ||
-	    str_format(fault_shift_path, sizeof(fault_shift_path), "%s/clock-shift-ms", run_dir) < 0 ||
+	    str_format(fault_shift_path, sizeof(fault_shift_path), "%s/clock-shift-ms", run_dir) <
+		    0 ||
 	    str_format(fault_log_path, sizeof(fault_log_path), "%s/faults.log", run_dir) < 0)
 		return;
 	fault_take_lock();
@@ -202,13 +206,16 @@ void fault_poll(void)
 static void fault_note(const struct fault_point *p)
 {
 	char line[512], when[CLOCK_ISO_LEN];
-	autoclose int fd = open(fault_log_path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	autoclose int fd =
+		open(fault_log_path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
 	if (fd < 0)
 		return;
 	clock_iso(when, clock_wall_ms());
-	str_format(line, sizeof(line), "{\"t\":\"%s\",\"prog\":\"%s\",\"pid\":%d,\"name\":\"%s\",\"action\":\"%s\",\"arg\":%d}\n",
-		   when, fault_prog, (int)getpid(), p->name, fault_actions[p->action].name, p->arg);
+	str_format(
+		line, sizeof(line),
+		"{\"t\":\"%s\",\"prog\":\"%s\",\"pid\":%d,\"name\":\"%s\",\"action\":\"%s\",\"arg\":%d}\n",
+		when, fault_prog, (int)getpid(), p->name, fault_actions[p->action].name, p->arg);
 	fd_write_all(fd, line, strlen(line), 1000);
 }
 

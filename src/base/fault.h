@@ -1,12 +1,14 @@
 /*
- * Failpoints: named steps that a test can make fail, in every build. They obey only the file RUN/failpoints,
- * which must be a regular file owned by root and writable by nobody else; one line each:
+ * Failpoints: named steps that a test can make fail, in every build. They obey only the file
+ * RUN/failpoints, which must be a regular file owned by root and writable by nobody else; one line
+ * each:
  *
  *	NAME ACTION [ARG] [COUNT]        e.g. "sbx.create.after-disk crash", "nm.spawn error 28", "api.place delay 500 1"
  *
- * crash = SIGKILL to oneself; error N = the macro gives -N; delay MS. COUNT = how often (default: always), counted
- * per process. The file is stat'ed at most once in 100 ms. Every injected fault is appended to the file
- * RUN/faults.log as one JSON line (time, program, pid, name, action), if that file exists and is writable.
+ * crash = SIGKILL to oneself; error N = the macro gives -N; delay MS. COUNT = how often (default:
+ * always), counted per process. The file is stat'ed at most once in 100 ms. Every injected fault is
+ * appended to the file RUN/faults.log as one JSON line (time, program, pid, name, action), if that
+ * file exists and is writable.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H

@@ -98,7 +98,10 @@ int fd_write_all(int fd, const void *p, size_t n, int timeout_ms)
 		return -errno;
 	sock = S_ISSOCK(st.st_mode);
 	while (n > 0) {
-		/* A blocking pipe takes up to PIPE_BUF bytes without waiting once it is ready (pipe(7)). */
+		/*
+		 * A blocking pipe takes up to PIPE_BUF bytes without waiting once it is ready
+		 * (pipe(7)).
+		 */
 		size_t chunk = sock || S_ISREG(st.st_mode) || n < PIPE_BUF ? n : PIPE_BUF;
 		ssize_t r = fd_wait(fd, POLLOUT, deadline);
 
@@ -192,7 +195,8 @@ static int fd_fill_file(int fd, const char *p, size_t n, mode_t mode)
 static int fd_sync_parent(int dirfd, const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	autofree char *dir = slash ? x_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : x_strdup(".");
+	autofree char *dir =
+		slash ? x_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : x_strdup(".");
 	autoclose int fd = openat(dirfd, dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0 || fsync(fd) < 0)
@@ -282,7 +286,8 @@ static size_t fd_collect(struct msghdr *m, int *got)
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
 		size_t bytes;
 
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS ||
+		    c->cmsg_len < CMSG_LEN(0))
 			continue;
 		bytes = c->cmsg_len - CMSG_LEN(0);
 		assert(n * sizeof(int) + bytes <= FD_PASS_MAX * sizeof(int));
@@ -393,7 +398,10 @@ int fd_unix_connect(const char *path, int type, int timeout_ms)
 	fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	/* On Unix sockets connect(2) waits for room in the backlog, as long as SO_SNDTIMEO says (socket(7)). */
+	/*
+	 * On Unix sockets connect(2) waits for room in the backlog, as long as SO_SNDTIMEO says
+	 * (socket(7)).
+	 */
 	r = fd_set_send_timeout(fd, timeout_ms < 0 ? 0 : timeout_ms ? timeout_ms : 1);
 	if (r < 0)
 		return r;

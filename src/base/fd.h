@@ -16,7 +16,10 @@ int fd_set_nonblock(int fd, bool on);
 int fd_set_cloexec(int fd, bool on);
 int fd_write_all(int fd, const void *p, size_t n, int timeout_ms);     /* blocking or not; poll(2) inside */
 ssize_t fd_read_full(int fd, void *p, size_t n, int timeout_ms);       /* bytes read; short only at end of file */
-/* Whole file, at most max bytes, as a C string (NUL-terminated, *ret_len without it). -EFBIG, errno. */
+/*
+ * Whole file, at most max bytes, as a C string (NUL-terminated, *ret_len without it). -EFBIG,
+ * errno.
+ */
 int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len);
 /* Atomic: temporary name, write, fsync, rename, fsync of the folder. */
 int fd_write_file(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
@@ -25,7 +28,10 @@ int fd_openat_beneath(int dirfd, const char *path, int flags, mode_t mode);   /*
 /* SCM_RIGHTS. At most FD_PASS_MAX descriptors a message. */
 #define FD_PASS_MAX 16
 ssize_t fd_send(int sock, const void *p, size_t n, const int *fds, size_t n_fds, int flags);
-/* *n_fds in: room; out: received. Truncated control data or payload: everything is closed, -EMSGSIZE. */
+/*
+ * *n_fds in: room; out: received. Truncated control data or payload: everything is closed,
+ * -EMSGSIZE.
+ */
 ssize_t fd_recv(int sock, void *p, size_t n, int *fds, size_t *n_fds, int flags);
 
 struct fd_peer { pid_t pid; uid_t uid; gid_t gid; };

@@ -1,7 +1,7 @@
 /*
- * The main of a fuzzer in a normal build: gives every file of the folders (or each file) named as arguments to
- * LLVMFuzzerTestOneInput once. A corpus that is empty or cannot be read is a failure, so that the test cannot pass by
- * testing nothing.
+ * The main of a fuzzer in a normal build: gives every file of the folders (or each file) named as
+ * arguments to LLVMFuzzerTestOneInput once. A corpus that is empty or cannot be read is a failure,
+ * so that the test cannot pass by testing nothing.
  */
 #include <dirent.h>
 #include <errno.h>

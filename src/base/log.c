@@ -28,7 +28,10 @@ static const char *log_prog = "", *log_instance = "";
 static enum log_level log_min = LOG_LEVEL_INFO;
 static int log_fd = 2;
 
-/* A line in the making. What does not fit as a whole field is left out and marked, so a line is always valid JSON. */
+/*
+ * A line in the making. What does not fit as a whole field is left out and marked, so a line is
+ * always valid JSON.
+ */
 struct log_line {
 	char text[LOG_LINE_MAX];
 	size_t len;

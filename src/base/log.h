@@ -1,7 +1,7 @@
 /*
- * Structured log: one JSON object a line on stderr, written with one write(2).
- * A constant sentence, then typed fields. Text from outside is JSON-escaped, so it cannot forge a line.
- * Only programs log; libraries return errors. Secrets never: `struct secret` (secret.h) has no field type.
+ * Structured log: one JSON object a line on stderr, written with one write(2). A constant sentence,
+ * then typed fields. Text from outside is JSON-escaped, so it cannot forge a line. Only programs
+ * log; libraries return errors. Secrets never: `struct secret` (secret.h) has no field type.
  *
  *	log_info("sandbox created", F_STR("sandbox", id), F_INT("ms", ms));
  *
@@ -46,8 +46,10 @@ void log_write(enum log_level level, const char *msg, const struct log_field *fi
 #define log_warn(msg, ...) log_at_(LOG_LEVEL_WARN, msg, __VA_ARGS__)
 #define log_error(msg, ...) log_at_(LOG_LEVEL_ERROR, msg, __VA_ARGS__)
 
-/* For what a peer or guest can trigger at will: at most `per_min` lines a minute from one place, then one
- * line that says how many were dropped. */
+/*
+ * For what a peer or guest can trigger at will: at most `per_min` lines a minute from one place,
+ * then one line that says how many were dropped.
+ */
 struct log_limit { uint64_t window_start_ms; unsigned count, dropped; };
 int log_limit_ok(struct log_limit *l, unsigned per_min);
 

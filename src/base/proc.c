@@ -27,7 +27,10 @@ static int proc_read(pid_t pid, const char *name, char **ret)
 	return r == -ENOENT ? -ESRCH : r;
 }
 
-/* State (field 3) and start time (field 22); the command in field 2 may hold anything, so from the last ')'. */
+/*
+ * State (field 3) and start time (field 22); the command in field 2 may hold anything, so from the
+ * last ')'.
+ */
 static int proc_stat(pid_t pid, char *ret_state, uint64_t *ret_start)
 {
 	autofree char *text = NULL;

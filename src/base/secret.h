@@ -1,4 +1,7 @@
-/* A secret has no printer: it cannot be logged or formatted by accident. Wiped at the end of its life. */
+/*
+ * A secret has no printer: it cannot be logged or formatted by accident. Wiped at the end of its
+ * life.
+ */
 #ifndef BASE_SECRET_H
 #define BASE_SECRET_H
 

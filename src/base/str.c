@@ -10,7 +10,8 @@
 
 #include "base/alloc.h"
 
-static const char str_b64_alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+static const char str_b64_alphabet[] =
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 bool str_eq(const char *a, const char *b)
 {
@@ -45,7 +46,10 @@ bool str_ends(const char *s, const char *suffix)
 	return n >= m && memcmp(s + n - m, suffix, m) == 0;
 }
 
-/* What was cut inside a UTF-8 character ends before it: a text that was valid stays so (JSON takes no other). */
+/*
+ * What was cut inside a UTF-8 character ends before it: a text that was valid stays so (JSON takes
+ * no other).
+ */
 static void str_trim_partial(char *s, size_t n)
 {
 	size_t i = n;
@@ -103,7 +107,8 @@ int str_to_u64_n(const char *s, size_t n, uint64_t max, uint64_t *ret)
 		if (s[i] < '0' || s[i] > '9')
 			return -EINVAL;
 	for (size_t i = 0; i < n; i++)
-		if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(s[i] - '0'), &v))
+		if (__builtin_mul_overflow(v, 10, &v) ||
+		    __builtin_add_overflow(v, (uint64_t)(s[i] - '0'), &v))
 			return -ERANGE;
 	if (v > max)
 		return -ERANGE;
@@ -126,7 +131,9 @@ bool str_is(const char *s, size_t min_len, size_t max_len, const char *alphabet)
 	return s[n] == '\0' && n >= min_len && n <= max_len;
 }
 
-/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 = none. */
+/*
+ * Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 = none.
+ */
 static size_t str_utf8_len(const unsigned char *s, size_t n)
 {
 	unsigned char lo = 0x80, hi = 0xbf;
@@ -201,7 +208,8 @@ int str_unhex(void *dst, size_t dst_size, const char *hex)
 		if (str_hex_digit(hex[i]) < 0)
 			return -EINVAL;
 	for (size_t i = 0; i < dst_size; i++)
-		d[i] = (unsigned char)(str_hex_digit(hex[2 * i]) << 4 | str_hex_digit(hex[2 * i + 1]));
+		d[i] = (unsigned char)(str_hex_digit(hex[2 * i]) << 4 |
+				       str_hex_digit(hex[2 * i + 1]));
 	return 0;
 }
 
@@ -240,7 +248,10 @@ static int str_b64_value(char c)
 	return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* One group of four; the number of bytes, or -EINVAL. Unused bits must be zero, so that each text has one form. */
+/*
+ * One group of four; the number of bytes, or -EINVAL. Unused bits must be zero, so that each text
+ * has one form.
+ */
 static int str_b64_group(const char *s, bool last, unsigned char out[3])
 {
 	int pad = !last || s[3] != '=' ? 0 : s[2] != '=' ? 1 : 2;
@@ -348,7 +359,8 @@ char *str_printable(const char *s, size_t n)
 	for (size_t i = 0, len; i < n; i += len) {
 		len = str_utf8_len(p + i, n - i);
 		/* C0, DEL and C1 (U+0080 to U+009F, which some terminals obey in UTF-8 too). */
-		bool plain = len && p[i] >= 0x20 && p[i] != 0x7f && !(len == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0);
+		bool plain = len && p[i] >= 0x20 && p[i] != 0x7f &&
+			     !(len == 2 && p[i] == 0xc2 && p[i + 1] < 0xa0);
 
 		if (!len)
 			len = 1;

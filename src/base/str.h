@@ -1,4 +1,7 @@
-/* Strings: bounded, strict. All parsers refuse empty input, signs, blanks and overflow with -EINVAL/-ERANGE. */
+/*
+ * Strings: bounded, strict. All parsers refuse empty input, signs, blanks and overflow with
+ * -EINVAL/-ERANGE.
+ */
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
@@ -26,11 +29,17 @@ int str_unhex(void *dst, size_t dst_size, const char *hex);         /* exact len
 void str_b64(char *dst, const void *src, size_t n);                 /* writes STR_B64_LEN(n) + 1 bytes */
 int str_unb64(void *dst, size_t dst_size, const char *src, size_t src_len, size_t *ret_len);   /* strict */
 
-/* Percent decoding (RFC 3986); plus_is_space for form data. In place is allowed. -EINVAL on bad escapes or NUL. */
+/*
+ * Percent decoding (RFC 3986); plus_is_space for form data. In place is allowed. -EINVAL on bad
+ * escapes or NUL.
+ */
 int str_pct_decode(char *dst, size_t dst_size, const char *src, size_t n, bool plus_is_space);
 
 int str_random_hex(char *dst, size_t n_bytes);                      /* 2n + 1 bytes; from getrandom(2) */
-/* A printable copy for terminals: control bytes and invalid UTF-8 as \xNN, ESC never passes. Caller frees. */
+/*
+ * A printable copy for terminals: control bytes and invalid UTF-8 as \xNN, ESC never passes. Caller
+ * frees.
+ */
 char *str_printable(const char *s, size_t n);
 
 #endif

@@ -13,7 +13,9 @@ static void test_wrap(void **state)
 {
 	struct err e = { 0 };
 
-	assert_int_equal(err_set_code(&e, -ENOENT, "sandbox-not-found", "the sandbox %s is unknown", "x"), -ENOENT);
+	assert_int_equal(err_set_code(&e, -ENOENT, "sandbox-not-found", "the sandbox %s is unknown",
+				      "x"),
+			 -ENOENT);
 	assert_int_equal(err_wrap(&e, "attempt %d", 2), -ENOENT);
 	assert_string_equal(e.text, "attempt 2: the sandbox x is unknown");
 	assert_string_equal(err_code(&e), "sandbox-not-found");

@@ -56,7 +56,8 @@ static void test_error(void **state)
 {
 	skip_unless_root();
 	assert_int_equal(FAULT("a.b"), 0);
-	set("# comment\n\na.b error 28 2\nc error 5\nbad line\nx error\ny error 0\nz error 99999\nw explode 1\nv crash soon\n", 0600);
+	set("# comment\n\na.b error 28 2\nc error 5\nbad line\nx error\ny error 0\nz error 99999\nw explode 1\nv crash soon\n",
+	    0600);
 	assert_int_equal(fault_count(), 2);
 	assert_int_equal(FAULT("a.b"), -28);
 	assert_int_equal(FAULT("a.b"), -28);
@@ -161,8 +162,9 @@ static void test_shift(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_error), cmocka_unit_test(test_ownership), cmocka_unit_test(test_delay_and_log),
-		cmocka_unit_test(test_crash), cmocka_unit_test(test_reload), cmocka_unit_test(test_shift),
+		cmocka_unit_test(test_error),	      cmocka_unit_test(test_ownership),
+		cmocka_unit_test(test_delay_and_log), cmocka_unit_test(test_crash),
+		cmocka_unit_test(test_reload),	      cmocka_unit_test(test_shift),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

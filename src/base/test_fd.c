@@ -194,8 +194,12 @@ static void test_close_keeps_errno(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_files), cmocka_unit_test(test_beneath), cmocka_unit_test(test_mkdir),
-		cmocka_unit_test(test_pass), cmocka_unit_test(test_timeouts), cmocka_unit_test(test_unix),
+		cmocka_unit_test(test_files),
+		cmocka_unit_test(test_beneath),
+		cmocka_unit_test(test_mkdir),
+		cmocka_unit_test(test_pass),
+		cmocka_unit_test(test_timeouts),
+		cmocka_unit_test(test_unix),
 		cmocka_unit_test(test_close_keeps_errno),
 	};
 

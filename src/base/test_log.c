@@ -48,12 +48,15 @@ static void test_line(void **state)
 	const char *s;
 
 	err_set(&e, -ENOENT, "no \"file\"");
-	log_info("hello", F_STR("a", "b"), F_INT("n", -5), F_UINT("u", UINT64_MAX), F_STR("none", NULL), F_REQ("r1"), F_ERR(&e));
+	log_info("hello", F_STR("a", "b"), F_INT("n", -5), F_UINT("u", UINT64_MAX),
+		 F_STR("none", NULL), F_REQ("r1"), F_ERR(&e));
 	s = written();
 	assert_true(str_starts(s, "{\"t\":\"20"));
-	assert_non_null(strstr(s, "Z\",\"level\":\"info\",\"prog\":\"prog\",\"inst\":\"inst\",\"msg\":\"hello\",\"a\":\"b\",\"n\":-5,"
-			       "\"u\":18446744073709551615,\"none\":null,\"req\":\"r1\",\"code\":\"not-found\","
-			       "\"error\":\"no \\\"file\\\"\"}\n"));
+	assert_non_null(strstr(
+		s,
+		"Z\",\"level\":\"info\",\"prog\":\"prog\",\"inst\":\"inst\",\"msg\":\"hello\",\"a\":\"b\",\"n\":-5,"
+		"\"u\":18446744073709551615,\"none\":null,\"req\":\"r1\",\"code\":\"not-found\","
+		"\"error\":\"no \\\"file\\\"\"}\n"));
 	log_debug("hidden");
 	assert_string_equal(written(), "");
 	log_set_level(LOG_LEVEL_DEBUG);
@@ -75,8 +78,21 @@ static size_t count(const char *s, char c)
 static void test_forged(void **state)
 {
 	static const char *const evil[] = {
-		"x\"}\n{\"level\":\"error\",\"msg\":\"forged", "\\", "\\\"", "\n", "\r\n", "\x1b[2J", "\x7f", "\xc2\x9b" "2J",
-		"\xff\xfe", "\xc3", "\xe2\x82\n", "\xed\xa0\x80", "\xf0\x9f\x98\"", "\t\b\f",
+		"x\"}\n{\"level\":\"error\",\"msg\":\"forged",
+		"\\",
+		"\\\"",
+		"\n",
+		"\r\n",
+		"\x1b[2J",
+		"\x7f",
+		"\xc2\x9b"
+		"2J",
+		"\xff\xfe",
+		"\xc3",
+		"\xe2\x82\n",
+		"\xed\xa0\x80",
+		"\xf0\x9f\x98\"",
+		"\t\b\f",
 	};
 
 	for (size_t i = 0; i < sizeof(evil) / sizeof(evil[0]); i++) {
@@ -107,7 +123,8 @@ static void test_cut(void **state)
 
 		memset(big, n % 3 == 0 ? '"' : n % 3 == 1 ? '\xff' : 'x', n);
 		big[n] = '\0';
-		log_info("m", F_STR("v", big + (n % 3 < 2 ? n - n / 2 : 0)), F_STR("w", "after"), F_INT("i", 1), F_STR("x", big));
+		log_info("m", F_STR("v", big + (n % 3 < 2 ? n - n / 2 : 0)), F_STR("w", "after"),
+			 F_INT("i", 1), F_STR("x", big));
 		s = written();
 		assert_true(strlen(s) <= 8192);
 		assert_int_equal(count(s, '\n'), 1);

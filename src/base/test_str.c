@@ -53,7 +53,8 @@ static void test_copy(void **state)
 
 static void test_number(void **state)
 {
-	static const char *const bad[] = { "", "-1", "+1", " 1", "1 ", "0x1", "1.0", "1a", "\xd9\xa1" };
+	static const char *const bad[] = { "",	  "-1",	 "+1", " 1",	  "1 ",
+					   "0x1", "1.0", "1a", "\xd9\xa1" };
 	uint64_t v = 7;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
@@ -74,11 +75,26 @@ static void test_utf8(void **state)
 		const char *s;
 		bool ok;
 	} rows[] = {
-		{ "", true }, { "abc", true }, { "\xc3\xa4", true }, { "\xe2\x82\xac", true }, { "\xf0\x9f\x98\x80", true },
-		{ "\xf4\x8f\xbf\xbf", true }, { "\xed\x9f\xbf", true }, { "\xee\x80\x80", true },
-		{ "\x80", false }, { "\xc0\x80", false }, { "\xc1\xbf", false }, { "\xc3", false }, { "\xe0\x9f\xbf", false },
-		{ "\xed\xa0\x80", false }, { "\xf0\x8f\xbf\xbf", false }, { "\xf4\x90\x80\x80", false },
-		{ "\xf5\x80\x80\x80", false }, { "\xff", false }, { "\xe2\x82", false }, { "\xe2\x28\xa1", false },
+		{ "", true },
+		{ "abc", true },
+		{ "\xc3\xa4", true },
+		{ "\xe2\x82\xac", true },
+		{ "\xf0\x9f\x98\x80", true },
+		{ "\xf4\x8f\xbf\xbf", true },
+		{ "\xed\x9f\xbf", true },
+		{ "\xee\x80\x80", true },
+		{ "\x80", false },
+		{ "\xc0\x80", false },
+		{ "\xc1\xbf", false },
+		{ "\xc3", false },
+		{ "\xe0\x9f\xbf", false },
+		{ "\xed\xa0\x80", false },
+		{ "\xf0\x8f\xbf\xbf", false },
+		{ "\xf4\x90\x80\x80", false },
+		{ "\xf5\x80\x80\x80", false },
+		{ "\xff", false },
+		{ "\xe2\x82", false },
+		{ "\xe2\x28\xa1", false },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
@@ -103,10 +119,16 @@ static void test_hex(void **state)
 static void test_b64(void **state)
 {
 	static const char *const rows[][2] = {
-		{ "", "" }, { "f", "Zg==" }, { "fo", "Zm8=" }, { "foo", "Zm9v" }, { "foob", "Zm9vYg==" },
-		{ "fooba", "Zm9vYmE=" }, { "foobar", "Zm9vYmFy" },
+		{ "", "" },
+		{ "f", "Zg==" },
+		{ "fo", "Zm8=" },
+		{ "foo", "Zm9v" },
+		{ "foob", "Zm9vYg==" },
+		{ "fooba", "Zm9vYmE=" },
+		{ "foobar", "Zm9vYmFy" },
 	};
-	static const char *const bad[] = { "Z", "Zg", "Zg=", "Zh==", "Zm9=", "Zg==Zg==", "Z===", "====", "Zm9v\n", "Zm 9v", "Zm-_", "=m8=" };
+	static const char *const bad[] = { "Z",	   "Zg",   "Zg=",    "Zh==",  "Zm9=", "Zg==Zg==",
+					   "Z===", "====", "Zm9v\n", "Zm 9v", "Zm-_", "=m8=" };
 	unsigned char out[16];
 	char text[16];
 	size_t n;
@@ -135,7 +157,8 @@ static void test_pct(void **state)
 	assert_int_equal(str_pct_decode(d, sizeof(d), "a+b", 3, true), 0);
 	assert_string_equal(d, "a b");
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-		assert_int_equal(str_pct_decode(d, sizeof(d), bad[i], strlen(bad[i]), false), -EINVAL);
+		assert_int_equal(str_pct_decode(d, sizeof(d), bad[i], strlen(bad[i]), false),
+				 -EINVAL);
 	assert_int_equal(str_pct_decode(d, 3, "abc", 3, false), -ENOSPC);
 	memcpy(d, "%41%42", 7);
 	assert_int_equal(str_pct_decode(d, sizeof(d), d, 6, false), 0);
@@ -176,10 +199,11 @@ static void test_secret(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_compare), cmocka_unit_test(test_copy), cmocka_unit_test(test_number),
-		cmocka_unit_test(test_utf8), cmocka_unit_test(test_hex), cmocka_unit_test(test_b64),
-		cmocka_unit_test(test_pct), cmocka_unit_test(test_random), cmocka_unit_test(test_printable),
-		cmocka_unit_test(test_secret),
+		cmocka_unit_test(test_compare),	  cmocka_unit_test(test_copy),
+		cmocka_unit_test(test_number),	  cmocka_unit_test(test_utf8),
+		cmocka_unit_test(test_hex),	  cmocka_unit_test(test_b64),
+		cmocka_unit_test(test_pct),	  cmocka_unit_test(test_random),
+		cmocka_unit_test(test_printable), cmocka_unit_test(test_secret),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

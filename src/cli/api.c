@@ -24,21 +24,31 @@ static int answer_error(const struct http_answer *a, struct err *e)
 		code = json_string_value(json_object_get(v, "error_code"));
 	}
 	if (a->head.status == 401)
-		err_set_code(e, num, "unauthorized", "the API refused the key: %s", message ? message : "401");
+		err_set_code(e, num, "unauthorized", "the API refused the key: %s",
+			     message ? message : "401");
 	else
-		err_set_code(e, num, code ? code : "", "%s", message ? message : http_reason(a->head.status));
+		err_set_code(e, num, code ? code : "", "%s",
+			     message ? message : http_reason(a->head.status));
 	json_decref(v);
 	return num;
 }
 
 /* ret_next (may be NULL): the token of the next page, "" = none. */
-static int call(struct cli *c, const char *method, const char *target, json_t *body, const struct http_field *fields,
-		json_t **ret, char ret_next[API_NEXT_MAX], struct err *e)
+static int call(struct cli *c, const char *method, const char *target, json_t *body,
+		const struct http_field *fields, json_t **ret, char ret_next[API_NEXT_MAX],
+		struct err *e)
 {
 	autofree char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 	struct http_call hc = {
-		.addr = c->addr, .method = method, .target = target, .host = c->host, .fields = fields,
-		.body = text, .body_len = text ? strlen(text) : 0, .timeout_ms = CLI_TIMEOUT_MS, .max_answer = CLI_ANSWER_MAX,
+		.addr = c->addr,
+		.method = method,
+		.target = target,
+		.host = c->host,
+		.fields = fields,
+		.body = text,
+		.body_len = text ? strlen(text) : 0,
+		.timeout_ms = CLI_TIMEOUT_MS,
+		.max_answer = CLI_ANSWER_MAX,
 	};
 	struct http_answer a;
 	json_error_t je;
@@ -46,7 +56,9 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 
 	*ret = NULL;
 	if (r == -ECONNREFUSED)
-		return err_set_code(e, r, "no-node", "nothing answers at %s; start a node with `sudo space up`", c->api_url);
+		return err_set_code(e, r, "no-node",
+				    "nothing answers at %s; start a node with `sudo space up`",
+				    c->api_url);
 	if (r < 0)
 		return r;
 	if (a.head.status >= 300) {
@@ -54,17 +66,22 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 	} else if (a.body_len) {
 		*ret = json_loadb(a.body, a.body_len, JSON_DECODE_ANY, &je);
 		if (!*ret)
-			r = err_set(e, -EBADMSG, "the answer of %s is not JSON: %s", target, je.text);
-		else if (ret_next && str_copy(ret_next, API_NEXT_MAX, http_get(&a.head, "X-Next-Token") ?: "") < 0)
+			r = err_set(e, -EBADMSG, "the answer of %s is not JSON: %s", target,
+				    je.text);
+		else if (ret_next && str_copy(ret_next, API_NEXT_MAX,
+					      http_get(&a.head, "X-Next-Token") ?: "") < 0)
 			ret_next[0] = '\0';
 	}
 	http_answer_done(&a);
 	return r;
 }
 
-int api_call(struct cli *c, const char *method, const char *target, json_t *body, json_t **ret, struct err *e)
+int api_call(struct cli *c, const char *method, const char *target, json_t *body, json_t **ret,
+	     struct err *e)
 {
-	struct http_field fields[] = { { "X-API-Key", c->api_key }, { "Content-Type", "application/json" }, { NULL, NULL } };
+	struct http_field fields[] = { { "X-API-Key", c->api_key },
+				       { "Content-Type", "application/json" },
+				       { NULL, NULL } };
 
 	return call(c, method, target, body, fields, ret, NULL, e);
 }
@@ -90,7 +107,8 @@ int api_list(struct cli *c, json_t **ret, struct err *e)
 	return 0;
 }
 
-int box_call(struct cli *c, const struct box *b, const char *method, const char *target, json_t *body, json_t **ret, struct err *e)
+int box_call(struct cli *c, const struct box *b, const char *method, const char *target,
+	     json_t *body, json_t **ret, struct err *e)
 {
 	struct http_field fields[8];
 
@@ -117,7 +135,8 @@ static void *progress_main(void *arg)
 		if (p->done)
 			break;
 		said = true;
-		fprintf(stderr, isatty(2) ? "\r%s... %d s" : "%s... %d s\n", p->what, (int)((clock_mono_ms() - start) / 1000));
+		fprintf(stderr, isatty(2) ? "\r%s... %d s" : "%s... %d s\n", p->what,
+			(int)((clock_mono_ms() - start) / 1000));
 	}
 	if (said && isatty(2))
 		fputs("\r\033[K", stderr);
@@ -125,7 +144,8 @@ static void *progress_main(void *arg)
 	return NULL;
 }
 
-int api_call_progress(struct cli *c, const char *what, const char *method, const char *target, json_t *body, json_t **ret, struct err *e)
+int api_call_progress(struct cli *c, const char *what, const char *method, const char *target,
+		      json_t *body, json_t **ret, struct err *e)
 {
 	struct progress p = { what, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
 	pthread_t t;

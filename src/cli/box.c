@@ -1,4 +1,7 @@
-/* One sandbox as the command line sees it: found by a part of its ID; its token; streams of its process service. */
+/*
+ * One sandbox as the command line sees it: found by a part of its ID; its token; streams of its
+ * process service.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -31,9 +34,11 @@ static int expand_id(struct cli *c, const char *name, char id[64], struct err *e
 	}
 	json_decref(list);
 	if (!found)
-		return err_set_code(e, -ENOENT, "sandbox-not-found", "there is no sandbox %s; `space ls --all` lists them", name);
+		return err_set_code(e, -ENOENT, "sandbox-not-found",
+				    "there is no sandbox %s; `space ls --all` lists them", name);
 	if (found > 1)
-		return err_set_code(e, -EINVAL, "ambiguous", "%s fits %zu sandboxes; give more of the ID", name, found);
+		return err_set_code(e, -EINVAL, "ambiguous",
+				    "%s fits %zu sandboxes; give more of the ID", name, found);
 	return 0;
 }
 
@@ -56,7 +61,8 @@ int box_find(struct cli *c, const char *name, struct box *ret, struct err *e)
 	(void)str_format(target, sizeof(target), "/sandboxes/%s", ret->id);
 	r = api_call(c, "GET", target, NULL, &v, e);
 	if (r == -ENOENT)
-		return err_set(e, r, "there is no sandbox %s (`space ls --all` lists yours)", ret->id);
+		return err_set(e, r, "there is no sandbox %s (`space ls --all` lists yours)",
+			       ret->id);
 	if (r < 0)
 		return r;
 	token = json_string_value(json_object_get(v, "envdAccessToken"));
@@ -67,7 +73,8 @@ int box_find(struct cli *c, const char *name, struct box *ret, struct err *e)
 	return 0;
 }
 
-void box_fields(const struct box *b, struct http_field fields[8], const char *content_type, const char *user_auth)
+void box_fields(const struct box *b, struct http_field fields[8], const char *content_type,
+		const char *user_auth)
 {
 	int n = 0;
 
@@ -101,21 +108,30 @@ static int check_head(struct stream *s, struct err *e)
 		return 0;
 	stream_close(s);
 	if (status == 502)
-		return err_set_code(e, -ENOENT, "sandbox-not-running", "the sandbox does not run; `space start` starts a stopped one");
+		return err_set_code(e, -ENOENT, "sandbox-not-running",
+				    "the sandbox does not run; `space start` starts a stopped one");
 	if (status == 401)
-		return err_set_code(e, -EACCES, "unauthorized", "the sandbox refused the access token");
+		return err_set_code(e, -EACCES, "unauthorized",
+				    "the sandbox refused the access token");
 	return err_set(e, -EREMOTEIO, "the sandbox answered %d %s", status, http_reason(status));
 }
 
-int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request, const char *user, struct stream *ret, struct err *e)
+int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request,
+		const char *user, struct stream *ret, struct err *e)
 {
 	autofree char *text = json_dumps(request, JSON_COMPACT);
 	size_t n = strlen(text);
 	autofree unsigned char *body = x_alloc(n + 5);
 	char auth[128];
 	struct http_field fields[8];
-	struct http_call hc = { .addr = c->addr, .method = "POST", .target = target, .host = c->host, .fields = fields,
-				.body = body, .body_len = n + 5, .timeout_ms = CLI_TIMEOUT_MS };
+	struct http_call hc = { .addr = c->addr,
+				.method = "POST",
+				.target = target,
+				.host = c->host,
+				.fields = fields,
+				.body = body,
+				.body_len = n + 5,
+				.timeout_ms = CLI_TIMEOUT_MS };
 	int r;
 
 	if (user && (r = user_authorization(user, auth, sizeof(auth), e)) < 0)
@@ -166,7 +182,8 @@ static int end_of_stream(json_t *v, struct err *e)
 	int r = 0;
 
 	if (error)
-		r = err_set_code(e, -EREMOTEIO, code ? code : "", "%s", message ? message : "the stream ended with an error");
+		r = err_set_code(e, -EREMOTEIO, code ? code : "", "%s",
+				 message ? message : "the stream ended with an error");
 	json_decref(v);
 	return r;
 }
@@ -177,7 +194,8 @@ static int decode_some(struct stream *s, bool *ret_done, struct err *e)
 		enum http_error he;
 		const char *data;
 		size_t used, n;
-		int r = http_dec_feed(&s->dec, buf_data(&s->rest), buf_len(&s->rest), &used, &data, &n, &he);
+		int r = http_dec_feed(&s->dec, buf_data(&s->rest), buf_len(&s->rest), &used, &data,
+				      &n, &he);
 
 		if (r < 0)
 			return err_set(e, r, "the answer is malformed: %s", http_error_text(he));
@@ -209,7 +227,8 @@ int stream_next(struct stream *s, json_t **ret, struct err *e)
 
 			buf_consume(&s->body, len + 5);
 			if (!v)
-				return err_set(e, -EBADMSG, "a message of the stream is not JSON: %s", je.text);
+				return err_set(e, -EBADMSG,
+					       "a message of the stream is not JSON: %s", je.text);
 			if (end)
 				return end_of_stream(v, e);
 			*ret = v;
@@ -227,6 +246,8 @@ int stream_next(struct stream *s, json_t **ret, struct err *e)
 		if (n < 0)
 			return err_errno(e, (int)n, "the connection to the sandbox broke");
 		if (n == 0)
-			return err_set_code(e, -ECONNRESET, "stream-cut", "the stream was cut: the sandbox was stopped, replaced or deleted");
+			return err_set_code(
+				e, -ECONNRESET, "stream-cut",
+				"the stream was cut: the sandbox was stopped, replaced or deleted");
 	}
 }

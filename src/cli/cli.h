@@ -1,6 +1,7 @@
 /*
- * The command line: one table of commands (main.c), one file per group of commands. Every command gets its parsed common
- * options and returns an exit code: 0 done, 1 failed (said on stderr), 2 usage; exec and shell give the code of what they ran.
+ * The command line: one table of commands (main.c), one file per group of commands. Every command
+ * gets its parsed common options and returns an exit code: 0 done, 1 failed (said on stderr), 2
+ * usage; exec and shell give the code of what they ran.
  */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
@@ -46,9 +47,9 @@ extern const struct cli_command cli_commands[];
 extern const unsigned cli_commands_len;
 
 /*
- * Parses options anywhere before "--" or before the `stop_after`-th positional argument (-1: all). Handles --json, --quiet and
- * --help itself. Returns the number of positional arguments, moved to the front of argv from index 1 on;
- * -1 = usage error (said), -2 = help was printed.
+ * Parses options anywhere before "--" or before the `stop_after`-th positional argument (-1: all).
+ * Handles --json, --quiet and --help itself. Returns the number of positional arguments, moved to
+ * the front of argv from index 1 on; -1 = usage error (said), -2 = help was printed.
  */
 int cli_parse(struct cli *c, int argc, char **argv, const struct cli_option *opts, int stop_after);
 int cli_usage_error(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -60,31 +61,52 @@ void cli_print_safe(const char *s);                                 /* stdout; c
 /* Credentials: environment, then ~/.config/space/credentials. */
 int creds_load(struct cli *c, struct err *e);
 int creds_path(char *dst, size_t n, struct err *e);
-int creds_save(const char *path, const char *api_url, const char *api_key, uid_t uid, gid_t gid, struct err *e);
+int creds_save(const char *path, const char *api_url, const char *api_key, uid_t uid, gid_t gid,
+	       struct err *e);
 int creds_set_url(struct cli *c, const char *url, struct err *e);
 
-/* Calls to the API. *ret is the JSON answer (NULL for 204); an error answer becomes an err with its message. */
-int api_call(struct cli *c, const char *method, const char *target, json_t *body, json_t **ret, struct err *e);
+/*
+ * Calls to the API. *ret is the JSON answer (NULL for 204); an error answer becomes an err with its
+ * message.
+ */
+int api_call(struct cli *c, const char *method, const char *target, json_t *body, json_t **ret,
+	     struct err *e);
 /* As api_call, with "still waiting" lines on stderr when it takes longer than a second. */
-int api_call_progress(struct cli *c, const char *what, const char *method, const char *target, json_t *body, json_t **ret, struct err *e);
+int api_call_progress(struct cli *c, const char *what, const char *method, const char *target,
+		      json_t *body, json_t **ret, struct err *e);
 /* All sandboxes of the tenant, newest first, page by page. */
 int api_list(struct cli *c, json_t **ret, struct err *e);
 
 /* The data plane of one sandbox. */
 struct box { char id[64]; char token[160]; char template[64]; };
 int box_find(struct cli *c, const char *name, struct box *ret, struct err *e);        /* full ID or a unique beginning */
-void box_fields(const struct box *b, struct http_field fields[8], const char *content_type, const char *user_auth);
-int box_call(struct cli *c, const struct box *b, const char *method, const char *target, json_t *body, json_t **ret, struct err *e);
+void box_fields(const struct box *b, struct http_field fields[8], const char *content_type,
+		const char *user_auth);
+int box_call(struct cli *c, const struct box *b, const char *method, const char *target,
+	     json_t *body, json_t **ret, struct err *e);
 
 /* A server stream of the process service (Connect protocol). */
-struct stream { int fd; struct http_head head; struct buf rest; struct http_dec dec; struct buf body; };
-int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request, const char *user, struct stream *ret, struct err *e);
-/* Next message; 1 = *ret set (caller json_decref), 0 = end of stream in order, negative = error (stream error or cut). */
+struct stream {
+	int fd;
+	struct http_head head;
+	struct buf rest;
+	struct http_dec dec;
+	struct buf body;
+};
+int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request,
+		const char *user, struct stream *ret, struct err *e);
+/*
+ * Next message; 1 = *ret set (caller json_decref), 0 = end of stream in order, negative = error
+ * (stream error or cut).
+ */
 int stream_next(struct stream *s, json_t **ret, struct err *e);
 bool stream_has_message(struct stream *s);
 void stream_close(struct stream *s);
 
-/* A process in a sandbox with our standard streams; used by exec, shell and up. Gives the exit code, or -1 with e. */
+/*
+ * A process in a sandbox with our standard streams; used by exec, shell and up. Gives the exit
+ * code, or -1 with e.
+ */
 struct run_spec {
 	char *const *argv; int argc;
 	const char *user, *cwd;

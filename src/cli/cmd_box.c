@@ -21,7 +21,8 @@ static int pairs_to_json(struct cli *c, const char *what, const char **pairs, js
 
 		if (!eq || eq == pairs[i]) {
 			json_decref(v);
-			return cli_usage_error(c, "%s needs NAME=VALUE, not \"%s\"", what, pairs[i]);
+			return cli_usage_error(c, "%s needs NAME=VALUE, not \"%s\"", what,
+					       pairs[i]);
 		}
 		autofree char *k = x_strndup(pairs[i], (size_t)(eq - pairs[i]));
 		json_object_set_new(v, k, json_string(eq + 1));
@@ -35,8 +36,10 @@ int cmd_create(struct cli *c, int argc, char **argv)
 	const char *template = "base", *timeout = CREATE_TIMEOUT_DEFAULT;
 	const char *env[CLI_REPEAT_MAX + 1] = { 0 }, *meta[CLI_REPEAT_MAX + 1] = { 0 };
 	const struct cli_option opts[] = {
-		{ "--template", "NAME", "template to start from (default: base)", &template, false },
-		{ "--timeout", "SECONDS", "life time, after which it is deleted (default: a day)", &timeout, false },
+		{ "--template", "NAME", "template to start from (default: base)", &template,
+		  false },
+		{ "--timeout", "SECONDS", "life time, after which it is deleted (default: a day)",
+		  &timeout, false },
 		{ "--env", "K=V", "environment of all its commands; may be repeated", env, true },
 		{ "--meta", "K=V", "metadata; may be repeated", meta, true },
 		{ 0 },
@@ -50,10 +53,13 @@ int cmd_create(struct cli *c, int argc, char **argv)
 	if (n > 0)
 		return cli_usage_error(c, "it takes no arguments");
 	if (str_to_u64(timeout, 10 * 365 * 86400ULL, &seconds) < 0 || !seconds)
-		return cli_usage_error(c, "--timeout needs a number of seconds, not \"%s\"", timeout);
-	if ((r = pairs_to_json(c, "--env", env, &envs)) || (r = pairs_to_json(c, "--meta", meta, &metas)))
+		return cli_usage_error(c, "--timeout needs a number of seconds, not \"%s\"",
+				       timeout);
+	if ((r = pairs_to_json(c, "--env", env, &envs)) ||
+	    (r = pairs_to_json(c, "--meta", meta, &metas)))
 		return r;
-	json_t *body = json_pack("{s:s,s:I,s:o,s:o}", "templateID", template, "timeout", (json_int_t)seconds, "envVars", envs, "metadata", metas);
+	json_t *body = json_pack("{s:s,s:I,s:o,s:o}", "templateID", template, "timeout",
+				 (json_int_t)seconds, "envVars", envs, "metadata", metas);
 	r = creds_load(c, &e);
 	if (r >= 0)
 		r = api_call_progress(c, "creating", "POST", "/v2/sandboxes", body, &answer, &e);
@@ -81,12 +87,18 @@ static void print_age(const char *iso)
 	int64_t s = (clock_wall_ms() - t) / 1000;
 	char text[32];
 
-	static const struct { int64_t below, unit; char letter; } units[] = { { 120, 1, 's' }, { 7200, 60, 'm' }, { 172800, 3600, 'h' }, { INT64_MAX, 86400, 'd' } };
+	static const struct {
+		int64_t below, unit;
+		char letter;
+	} units[] = {
+		{ 120, 1, 's' }, { 7200, 60, 'm' }, { 172800, 3600, 'h' }, { INT64_MAX, 86400, 'd' }
+	};
 	size_t u = 0;
 
 	while (s >= units[u].below)
 		u++;
-	(void)str_format(text, sizeof(text), "%lld%c", (long long)(s / units[u].unit), units[u].letter);
+	(void)str_format(text, sizeof(text), "%lld%c", (long long)(s / units[u].unit),
+			 units[u].letter);
 	printf("%-8s", text);
 }
 
@@ -105,7 +117,9 @@ static bool is_at_rest(const char *state)
 int cmd_ls(struct cli *c, int argc, char **argv)
 {
 	const char *all = NULL;
-	const struct cli_option opts[] = { { "--all", NULL, "stopped and failed ones too", &all, false }, { 0 } };
+	const struct cli_option opts[] = {
+		{ "--all", NULL, "stopped and failed ones too", &all, false }, { 0 }
+	};
 	int n = cli_parse(c, argc, argv, opts, -1);
 	struct err e = { 0 };
 	json_t *list, *v;
@@ -176,7 +190,8 @@ static int life_failed(struct cli *c, const char *name, json_t *results, const s
 {
 	if (!c->json)
 		return cli_fail(c, e);
-	json_array_append_new(results, json_pack("{s:s,s:{s:s,s:s}}", "sandboxID", name, "error", "code", err_code(e), "message", e->text));
+	json_array_append_new(results, json_pack("{s:s,s:{s:s,s:s}}", "sandboxID", name, "error",
+						 "code", err_code(e), "message", e->text));
 	return 1;
 }
 
@@ -233,7 +248,8 @@ int cmd_logs(struct cli *c, int argc, char **argv)
 		char *save = NULL;
 
 		/* Line by line, so that new lines stay and every other control byte is shown. */
-		for (char *line = strtok_r(console, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+		for (char *line = strtok_r(console, "\r\n", &save); line;
+		     line = strtok_r(NULL, "\r\n", &save)) {
 			cli_print_safe(line);
 			putchar('\n');
 		}
@@ -253,12 +269,14 @@ int cmd_env(struct cli *c, int argc, char **argv)
 	if (creds_load(c, &e) < 0)
 		return cli_fail(c, &e);
 	if (c->json) {
-		json_t *v = json_pack("{s:s,s:s,s:s}", "E2B_API_URL", c->api_url, "E2B_SANDBOX_URL", c->api_url, "E2B_API_KEY", c->api_key);
+		json_t *v = json_pack("{s:s,s:s,s:s}", "E2B_API_URL", c->api_url, "E2B_SANDBOX_URL",
+				      c->api_url, "E2B_API_KEY", c->api_key);
 
 		cli_print_json(v);
 		json_decref(v);
 		return 0;
 	}
-	printf("export E2B_API_URL='%s'\nexport E2B_SANDBOX_URL='%s'\nexport E2B_API_KEY='%s'\n", c->api_url, c->api_url, c->api_key);
+	printf("export E2B_API_URL='%s'\nexport E2B_SANDBOX_URL='%s'\nexport E2B_API_KEY='%s'\n",
+	       c->api_url, c->api_url, c->api_key);
 	return 0;
 }

@@ -17,7 +17,8 @@
 
 int cmd_exec(struct cli *c, int argc, char **argv)
 {
-	const char *in = NULL, *tty = NULL, *user = NULL, *cwd = NULL, *env[CLI_REPEAT_MAX + 1] = { 0 };
+	const char *in = NULL, *tty = NULL, *user = NULL, *cwd = NULL,
+		   *env[CLI_REPEAT_MAX + 1] = { 0 };
 	const struct cli_option opts[] = {
 		{ "-i", NULL, "pass our standard input on", &in, false },
 		{ "-t", NULL, "with a terminal", &tty, false },
@@ -37,8 +38,15 @@ int cmd_exec(struct cli *c, int argc, char **argv)
 		return cli_usage_error(c, "-t needs a terminal as standard input");
 	r = box_find(c, argv[1], &b, &e);
 	if (r >= 0) {
-		struct run_spec spec = { .argv = argv + 2, .argc = n - 1, .user = user, .cwd = cwd, .env = env,
-					 .stdin_open = in != NULL, .tty = tty != NULL, .out_fd = 1, .err_fd = 2 };
+		struct run_spec spec = { .argv = argv + 2,
+					 .argc = n - 1,
+					 .user = user,
+					 .cwd = cwd,
+					 .env = env,
+					 .stdin_open = in != NULL,
+					 .tty = tty != NULL,
+					 .out_fd = 1,
+					 .err_fd = 2 };
 
 		r = run_in_box(c, &b, &spec, &e);
 	}
@@ -48,7 +56,9 @@ int cmd_exec(struct cli *c, int argc, char **argv)
 int cmd_shell(struct cli *c, int argc, char **argv)
 {
 	const char *user = NULL;
-	const struct cli_option opts[] = { { "-u", "USER", "as this user (default: user)", &user, false }, { 0 } };
+	const struct cli_option opts[] = {
+		{ "-u", "USER", "as this user (default: user)", &user, false }, { 0 }
+	};
 	char *const shell[] = { (char *)"/bin/bash", (char *)"-i", (char *)"-l", NULL };
 	int n = cli_parse(c, argc, argv, opts, -1), r;
 	struct err e = { 0 };
@@ -62,7 +72,13 @@ int cmd_shell(struct cli *c, int argc, char **argv)
 	r = box_find(c, argv[1], &b, &e);
 	if (r >= 0) {
 		const char *env[] = { "LANG=C.UTF-8", "LC_ALL=C.UTF-8", NULL };
-		struct run_spec spec = { .argv = shell, .argc = 3, .user = user, .env = env, .tty = true, .out_fd = 1, .err_fd = 2 };
+		struct run_spec spec = { .argv = shell,
+					 .argc = 3,
+					 .user = user,
+					 .env = env,
+					 .tty = true,
+					 .out_fd = 1,
+					 .err_fd = 2 };
 
 		r = run_in_box(c, &b, &spec, &e);
 	}
@@ -96,7 +112,8 @@ int cmd_ps(struct cli *c, int argc, char **argv)
 			json_t *config = json_object_get(p, "config");
 			const char *tag = json_string_value(json_object_get(p, "tag"));
 
-			printf("%-8lld %-12s ", (long long)json_integer_value(json_object_get(p, "pid")), "");
+			printf("%-8lld %-12s ",
+			       (long long)json_integer_value(json_object_get(p, "pid")), "");
 			cli_print_safe(tag ? tag : "");
 			cli_print_safe(json_string_value(json_object_get(config, "cmd")));
 			json_array_foreach(json_object_get(config, "args"), k, a) {
@@ -130,11 +147,20 @@ static char *files_target(const char *path)
 	buf_init(&b, 16384);
 	buf_puts(&b, "/files?path=");
 	for (const unsigned char *p = (const unsigned char *)path; *p; p++)
-		buf_putf(&b, strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-~", *p) ? "%c" : "%%%02X", *p);
+		buf_putf(
+			&b,
+			strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-~",
+			       *p)
+				? "%c"
+				: "%%%02X",
+			*p);
 	return buf_take_str(&b);
 }
 
-/* The message of an error answer, whose body is read to its end (the connection stays open behind it). */
+/*
+ * The message of an error answer, whose body is read to its end (the connection stays open behind
+ * it).
+ */
 static int answer_failed(const struct http_head *head, struct buf *rest, int fd, struct err *e)
 {
 	struct http_dec dec;
@@ -159,7 +185,8 @@ static int answer_failed(const struct http_head *head, struct buf *rest, int fd,
 	}
 	json_t *v = json_loadb(buf_data(&body), buf_len(&body), 0, &je);
 	const char *m = json_string_value(json_object_get(v, "message"));
-	r = err_set(e, head->status == 404 ? -ENOENT : -EREMOTEIO, "%s", m ? m : http_reason(head->status));
+	r = err_set(e, head->status == 404 ? -ENOENT : -EREMOTEIO, "%s",
+		    m ? m : http_reason(head->status));
 	json_decref(v);
 	buf_done(&body);
 	return r;
@@ -174,8 +201,11 @@ static int download_body(int fd, struct http_head *head, struct buf *rest, int o
 		enum http_error he;
 		const char *data;
 		size_t used, len;
-		int r = buf_len(rest) || head->body == HTTP_BODY_NONE || (head->body == HTTP_BODY_LENGTH && !head->length)
-			? http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data, &len, &he) : 2;
+		int r = buf_len(rest) || head->body == HTTP_BODY_NONE ||
+					(head->body == HTTP_BODY_LENGTH && !head->length)
+				? http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data,
+						&len, &he)
+				: 2;
 
 		if (r == 2) {
 			ssize_t n = buf_read_fd(rest, fd, CP_CHUNK);
@@ -183,7 +213,9 @@ static int download_body(int fd, struct http_head *head, struct buf *rest, int o
 			if (n < 0 && n != -EAGAIN && n != -EINTR)
 				return err_errno(e, (int)n, "the connection broke");
 			if (n == 0)
-				return http_dec_eof(&dec) == 0 ? 0 : err_set(e, -ECONNRESET, "the file was cut short");
+				return http_dec_eof(&dec) == 0
+					       ? 0
+					       : err_set(e, -ECONNRESET, "the file was cut short");
 			continue;
 		}
 		if (r < 0)
@@ -197,18 +229,25 @@ static int download_body(int fd, struct http_head *head, struct buf *rest, int o
 	}
 }
 
-static int open_files(struct cli *c, const struct box *b, const char *method, const char *path, bool chunked, int *ret_fd,
-		      struct http_head *head, struct buf *rest, struct err *e)
+static int open_files(struct cli *c, const struct box *b, const char *method, const char *path,
+		      bool chunked, int *ret_fd, struct http_head *head, struct buf *rest,
+		      struct err *e)
 {
 	autofree char *target = files_target(path);
 	struct http_field fields[8];
-	struct http_call hc = { .addr = c->addr, .method = method, .target = target, .host = c->host, .fields = fields, .timeout_ms = CP_TIMEOUT_MS };
+	struct http_call hc = { .addr = c->addr,
+				.method = method,
+				.target = target,
+				.host = c->host,
+				.fields = fields,
+				.timeout_ms = CP_TIMEOUT_MS };
 
 	box_fields(b, fields, chunked ? "application/octet-stream" : NULL, NULL);
 	return http_call_open(&hc, chunked, ret_fd, head, rest, e);
 }
 
-static int download(struct cli *c, const struct box *b, const char *path, const char *to, struct err *e)
+static int download(struct cli *c, const struct box *b, const char *path, const char *to,
+		    struct err *e)
 {
 	struct http_head head = { 0 };
 	struct buf rest;
@@ -222,8 +261,10 @@ static int download(struct cli *c, const struct box *b, const char *path, const 
 	if (r >= 0 && head.status != 200)
 		r = answer_failed(&head, &rest, fd, e);
 	if (r >= 0) {
-		out = temp ? open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : dup(STDOUT_FILENO);
-		r = out < 0 ? err_errno(e, -errno, "%s", temp ? temp : "standard output") : download_body(fd, &head, &rest, out, e);
+		out = temp ? open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
+			   : dup(STDOUT_FILENO);
+		r = out < 0 ? err_errno(e, -errno, "%s", temp ? temp : "standard output")
+			    : download_body(fd, &head, &rest, out, e);
 	}
 	if (r >= 0 && temp && rename(temp, to) < 0)
 		r = err_errno(e, -errno, "%s", to);
@@ -250,7 +291,9 @@ static int upload_body(int in, int fd, struct err *e)
 		buf_clear(&frame);
 		http_put_chunk(&frame, chunk, (size_t)n);
 		r = fd_write_all(fd, buf_data(&frame), buf_len(&frame), CP_TIMEOUT_MS);
-		/* The other side may answer early (no space, no permission): its answer says why. */
+		/*
+		 * The other side may answer early (no space, no permission): its answer says why.
+		 */
 		if (r == -EPIPE || r == -ECONNRESET) {
 			buf_done(&frame);
 			return 0;
@@ -266,7 +309,8 @@ static int upload_body(int in, int fd, struct err *e)
 	return r;
 }
 
-static int upload(struct cli *c, const struct box *b, const char *from, const char *path, struct err *e)
+static int upload(struct cli *c, const struct box *b, const char *from, const char *path,
+		  struct err *e)
 {
 	autoclose int in = str_eq(from, "-") ? dup(STDIN_FILENO) : open(from, O_RDONLY | O_CLOEXEC);
 	struct http_head head = { 0 };
@@ -278,7 +322,9 @@ static int upload(struct cli *c, const struct box *b, const char *from, const ch
 	if (in < 0)
 		return err_errno(e, -errno, "%s", from);
 	if (!fstat(in, &st) && S_ISDIR(st.st_mode))
-		return err_set(e, -EISDIR, "%s is a folder; copy its files one by one or as a tar stream", from);
+		return err_set(e, -EISDIR,
+			       "%s is a folder; copy its files one by one or as a tar stream",
+			       from);
 	buf_init(&rest, CP_CHUNK);
 	r = open_files(c, b, "POST", path, true, &fd, &head, &rest, e);
 	if (r >= 0)
@@ -303,11 +349,14 @@ int cmd_cp(struct cli *c, int argc, char **argv)
 	PARSED(n);
 	if (n != 2)
 		return cli_usage_error(c, "it needs a source and a destination");
-	bool from = split_remote(argv[1], name_a, &path_a), to = split_remote(argv[2], name_b, &path_b);
+	bool from = split_remote(argv[1], name_a, &path_a),
+	     to = split_remote(argv[2], name_b, &path_b);
 	if (from == to)
-		return cli_usage_error(c, "exactly one of source and destination must be SANDBOX:PATH");
+		return cli_usage_error(
+			c, "exactly one of source and destination must be SANDBOX:PATH");
 	r = box_find(c, from ? name_a : name_b, &b, &e);
 	if (r >= 0)
-		r = from ? download(c, &b, path_a, argv[2], &e) : upload(c, &b, argv[1], path_b, &e);
+		r = from ? download(c, &b, path_a, argv[2], &e)
+			 : upload(c, &b, argv[1], path_b, &e);
 	return r < 0 ? cli_fail(c, &e) : 0;
 }

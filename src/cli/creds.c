@@ -19,7 +19,9 @@ int creds_set_url(struct cli *c, const char *url, struct err *e)
 	const char *p = url, *end;
 
 	if (str_starts(p, "https://"))
-		return err_set(e, -EINVAL, "%s: this version speaks plain HTTP on loopback only; use http://", url);
+		return err_set(e, -EINVAL,
+			       "%s: this version speaks plain HTTP on loopback only; use http://",
+			       url);
 	if (!str_starts(p, "http://"))
 		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
 	p += strlen("http://");
@@ -30,10 +32,12 @@ int creds_set_url(struct cli *c, const char *url, struct err *e)
 	authority[end - p] = '\0';
 	if (!strchr(authority, ':'))
 		(void)str_format(authority + (end - p), 4, ":80");
-	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0 || str_copy(c->host, sizeof(c->host), authority) < 0)
+	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0 ||
+	    str_copy(c->host, sizeof(c->host), authority) < 0)
 		return err_set(e, -EINVAL, "%s is too long", url);
 	if (str_starts(authority, "localhost:"))
-		return str_format(c->addr, sizeof(c->addr), "tcp:127.0.0.1%s", strchr(authority, ':'));
+		return str_format(c->addr, sizeof(c->addr), "tcp:127.0.0.1%s",
+				  strchr(authority, ':'));
 	return str_format(c->addr, sizeof(c->addr), "tcp:%s", authority);
 }
 
@@ -47,7 +51,8 @@ int creds_path(char *dst, size_t n, struct err *e)
 	else if (home && home[0] == '/')
 		r = str_format(dst, n, "%s/.config/space/credentials", home);
 	else
-		return err_set(e, -ENOENT, "HOME is not set; set E2B_API_URL and E2B_API_KEY instead");
+		return err_set(e, -ENOENT,
+			       "HOME is not set; set E2B_API_URL and E2B_API_KEY instead");
 	return r < 0 ? err_set(e, r, "the path of the credentials file is too long") : 0;
 }
 
@@ -61,14 +66,18 @@ static int load_file(struct cli *c, const char *path, struct err *e)
 	int r = fd_read_file(AT_FDCWD, path, CREDS_FILE_MAX, &text, &len);
 
 	if (r == -ENOENT)
-		return err_set_code(e, -ENOENT, "no-credentials",
-				    "there are no credentials: run `sudo space up` on this machine, or set E2B_API_URL and E2B_API_KEY");
+		return err_set_code(
+			e, -ENOENT, "no-credentials",
+			"there are no credentials: run `sudo space up` on this machine, or set E2B_API_URL and E2B_API_KEY");
 	if (r < 0)
 		return err_errno(e, r, "%s", path);
 	v = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
 	if (!v || json_unpack(v, "{s:s,s:s}", "api_url", &url, "api_key", &key)) {
 		json_decref(v);
-		return err_set(e, -EBADMSG, "%s is damaged: it needs \"api_url\" and \"api_key\"; `sudo space up` writes it anew", path);
+		return err_set(
+			e, -EBADMSG,
+			"%s is damaged: it needs \"api_url\" and \"api_key\"; `sudo space up` writes it anew",
+			path);
 	}
 	r = 0;
 	if (!c->api_url[0])
@@ -100,7 +109,8 @@ int creds_load(struct cli *c, struct err *e)
 	return r < 0 ? r : load_file(c, path, e);
 }
 
-int creds_save(const char *path, const char *api_url, const char *api_key, uid_t uid, gid_t gid, struct err *e)
+int creds_save(const char *path, const char *api_url, const char *api_key, uid_t uid, gid_t gid,
+	       struct err *e)
 {
 	autofree char *dir = x_strdup(path), *text = NULL;
 	json_t *v = json_pack("{s:s,s:s}", "api_url", api_url, "api_key", api_key);
@@ -121,7 +131,8 @@ int creds_save(const char *path, const char *api_url, const char *api_key, uid_t
 	/* ~/.config itself may have been made just now. */
 	*strrchr(dir, '/') = '\0';
 	struct stat st;
-	if (uid && !lstat(dir, &st) && st.st_uid == 0 && str_ends(dir, "/.config") && lchown(dir, uid, gid) < 0)
+	if (uid && !lstat(dir, &st) && st.st_uid == 0 && str_ends(dir, "/.config") &&
+	    lchown(dir, uid, gid) < 0)
 		return err_errno(e, -errno, "cannot give %s to its user", dir);
 	return 0;
 }

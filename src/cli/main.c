@@ -9,21 +9,26 @@
 const struct cli_command cli_commands[] = {
 	{ "up", "[--detach] [--size SIZE] [--port PORT] [--instance NAME]",
 	  "run a node on this machine (root)", cmd_up, "The node" },
-	{ "down", "[--instance NAME]", "stop all sandboxes and the node (root)", cmd_down, "The node" },
-	{ "key", "new|ls|revoke|rotate|reset [...]", "API keys and signing keys (root)", cmd_key, "The node" },
+	{ "down", "[--instance NAME]", "stop all sandboxes and the node (root)", cmd_down,
+	  "The node" },
+	{ "key", "new|ls|revoke|rotate|reset [...]", "API keys and signing keys (root)", cmd_key,
+	  "The node" },
 	{ "env", "", "print the exports that move an existing agent here", cmd_env, "The node" },
 	{ "create", "[--template NAME] [--timeout SECONDS] [--env K=V] [--meta K=V]",
 	  "make a sandbox and print its ID", cmd_create, "Sandboxes" },
 	{ "ls", "[--all]", "list sandboxes", cmd_ls, "Sandboxes" },
 	{ "stop", "SANDBOX...", "end the VM, keep the disk", cmd_life, "Sandboxes" },
-	{ "start", "SANDBOX...", "boot from the kept disk; a running one is started anew", cmd_life, "Sandboxes" },
+	{ "start", "SANDBOX...", "boot from the kept disk; a running one is started anew", cmd_life,
+	  "Sandboxes" },
 	{ "kill", "SANDBOX...", "delete sandboxes; nothing stays", cmd_life, "Sandboxes" },
 	{ "exec", "[-i] [-t] [-u USER] [-w DIR] [-e K=V] SANDBOX [--] COMMAND [ARG...]",
 	  "run a command and give its exit code", cmd_exec, "Inside a sandbox" },
-	{ "shell", "[-u USER] SANDBOX", "a login shell in a terminal", cmd_shell, "Inside a sandbox" },
+	{ "shell", "[-u USER] SANDBOX", "a login shell in a terminal", cmd_shell,
+	  "Inside a sandbox" },
 	{ "ps", "SANDBOX", "commands that run in a sandbox", cmd_ps, "Inside a sandbox" },
-	{ "cp", "SOURCE DESTINATION", "copy a file: SANDBOX:PATH on one side, a path or - on the other",
-	  cmd_cp, "Inside a sandbox" },
+	{ "cp", "SOURCE DESTINATION",
+	  "copy a file: SANDBOX:PATH on one side, a path or - on the other", cmd_cp,
+	  "Inside a sandbox" },
 	{ "logs", "SANDBOX", "console and events of a sandbox", cmd_logs, "Inside a sandbox" },
 	{ "version", "", "print the version", cmd_version, "Other" },
 };
@@ -51,7 +56,8 @@ static void print_help(FILE *f)
 		fprintf(f, "  %-8s %s\n", k->name, k->help);
 	}
 	fputs("\nEvery command takes --json, --quiet and --help. Names of sandboxes may be cut short.\n"
-	      "Begin with: sudo space up, then: space create; space exec ID -- uname -a\n", f);
+	      "Begin with: sudo space up, then: space create; space exec ID -- uname -a\n",
+	      f);
 }
 
 int cmd_version(struct cli *c, int argc, char **argv)
@@ -73,7 +79,8 @@ int main(int argc, char **argv)
 	const struct cli_command *k;
 
 	signal(SIGPIPE, SIG_IGN);
-	if (argc < 2 || str_eq(argv[1], "--help") || str_eq(argv[1], "-h") || str_eq(argv[1], "help")) {
+	if (argc < 2 || str_eq(argv[1], "--help") || str_eq(argv[1], "-h") ||
+	    str_eq(argv[1], "help")) {
 		print_help(argc < 2 ? stderr : stdout);
 		return argc < 2 ? 2 : 0;
 	}
@@ -81,7 +88,8 @@ int main(int argc, char **argv)
 		argv[1] = (char *)"version";
 	k = find_command(argv[1]);
 	if (!k) {
-		fprintf(stderr, "space: there is no command \"%s\"; `space --help` lists them\n", argv[1]);
+		fprintf(stderr, "space: there is no command \"%s\"; `space --help` lists them\n",
+			argv[1]);
 		return 2;
 	}
 	c.command = k->name;

@@ -20,7 +20,8 @@ static void print_command_help(const struct cli_command *k, const struct cli_opt
 	printf("  %-24s %s\n", "--quiet", "no progress, no hints");
 }
 
-static const struct cli_option *find_option(const struct cli_option *opts, const char *arg, const char **inline_value)
+static const struct cli_option *find_option(const struct cli_option *opts, const char *arg,
+					    const char **inline_value)
 {
 	*inline_value = NULL;
 	for (const struct cli_option *o = opts; o && o->name; o++) {
@@ -86,7 +87,10 @@ int cli_parse(struct cli *c, int argc, char **argv, const struct cli_option *opt
 			continue;
 		}
 		if (rest || a[0] != '-' || !a[1]) {
-			/* "SANDBOX -- COMMAND": the marker right behind the last own argument is ours. */
+			/*
+			 * "SANDBOX -- COMMAND": the marker right behind the last own argument is
+			 * ours.
+			 */
 			if (!(str_eq(a, "--") && n == stop_after))
 				argv[++n] = argv[i];
 			else
@@ -131,7 +135,8 @@ int cli_fail(struct cli *c, const struct err *e)
 	autofree char *text = str_printable(e->text, strlen(e->text));
 
 	if (c->json) {
-		json_t *v = json_pack("{s:{s:s,s:s}}", "error", "code", err_code(e), "message", e->text);
+		json_t *v = json_pack("{s:{s:s,s:s}}", "error", "code", err_code(e), "message",
+				      e->text);
 
 		cli_print_json(v);
 		json_decref(v);

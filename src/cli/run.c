@@ -1,9 +1,10 @@
 /*
  * Runs a process in a sandbox with our standard streams: exec, shell.
  *
- * One stream carries the events of the process (Start); our input goes the other way in calls of its own
- * (SendInput, CloseStdin, Update, SendSignal), each a short request on a new connection. One loop over poll(2): the
- * stream, standard input (only while the last SendInput was answered: flow control), and signals through a signalfd.
+ * One stream carries the events of the process (Start); our input goes the other way in calls of
+ * its own (SendInput, CloseStdin, Update, SendSignal), each a short request on a new connection.
+ * One loop over poll(2): the stream, standard input (only while the last SendInput was answered:
+ * flow control), and signals through a signalfd.
  */
 #include <errno.h>
 #include <poll.h>
@@ -44,18 +45,22 @@ static json_t *window_size(void)
 
 static json_t *start_request(const struct run_spec *spec)
 {
-	json_t *process = json_pack("{s:s}", "cmd", spec->argv[0]), *args = json_array(), *envs = json_object();
+	json_t *process = json_pack("{s:s}", "cmd", spec->argv[0]), *args = json_array(),
+	       *envs = json_object();
 
 	for (int i = 1; i < spec->argc; i++)
 		json_array_append_new(args, json_string(spec->argv[i]));
 	for (int i = 0; spec->env && spec->env[i]; i++) {
 		const char *eq = strchr(spec->env[i], '=');
-		autofree char *k = x_strndup(spec->env[i], eq ? (size_t)(eq - spec->env[i]) : strlen(spec->env[i]));
+		autofree char *k = x_strndup(spec->env[i], eq ? (size_t)(eq - spec->env[i])
+							      : strlen(spec->env[i]));
 
 		json_object_set_new(envs, k, json_string(eq ? eq + 1 : ""));
 	}
 	if (spec->tty && !json_object_get(envs, "TERM"))
-		json_object_set_new(envs, "TERM", json_string(getenv("TERM") ? getenv("TERM") : "xterm-256color"));
+		json_object_set_new(envs, "TERM",
+				    json_string(getenv("TERM") ? getenv("TERM")
+							       : "xterm-256color"));
 	json_object_set_new(process, "args", args);
 	json_object_set_new(process, "envs", envs);
 	if (spec->cwd)
@@ -95,9 +100,11 @@ static int write_data(struct run *r, json_t *data, struct err *e)
 		if (!json_is_string(v))
 			continue;
 		bytes = x_alloc(json_string_length(v) + 1);
-		if (str_unb64(bytes, json_string_length(v), json_string_value(v), json_string_length(v), &n) < 0)
+		if (str_unb64(bytes, json_string_length(v), json_string_value(v),
+			      json_string_length(v), &n) < 0)
 			return err_set(e, -EBADMSG, "the output is not base64");
-		w = fd_write_all(i == 1 ? r->spec->err_fd : r->spec->out_fd, bytes, n, RUN_OUTPUT_TIMEOUT_MS);
+		w = fd_write_all(i == 1 ? r->spec->err_fd : r->spec->out_fd, bytes, n,
+				 RUN_OUTPUT_TIMEOUT_MS);
 		if (w < 0)
 			return err_errno(e, w, "cannot write the output");
 	}
@@ -123,7 +130,8 @@ static void take_end(struct run *r, json_t *end)
 		if (abbrev && str_format(name, sizeof(name), "SIG%s", abbrev) == 0 &&
 		    ((status && strstr(status, name)) || (error && strstr(error, name))))
 			r->code = 128 + sig;
-		if (descr && ((status && strcasestr(status, descr)) || (error && strcasestr(error, descr))))
+		if (descr &&
+		    ((status && strcasestr(status, descr)) || (error && strcasestr(error, descr))))
 			r->code = 128 + sig;
 	}
 }
@@ -153,7 +161,9 @@ static int send_input(struct run *r, struct err *e)
 	int ret;
 
 	if (n < 0)
-		return errno == EINTR || errno == EAGAIN ? 0 : err_errno(e, -errno, "cannot read the input");
+		return errno == EINTR || errno == EAGAIN
+			       ? 0
+			       : err_errno(e, -errno, "cannot read the input");
 	if (n == 0) {
 		r->stdin_open = false;
 		if (r->spec->tty)
@@ -162,7 +172,8 @@ static int send_input(struct run *r, struct err *e)
 		return ret == -ENOENT || ret == -EREMOTEIO ? 0 : ret;
 	}
 	str_b64(b64, raw, (size_t)n);
-	ret = process_call(r, "SendInput", json_pack("{s:{s:s}}", "input", r->spec->tty ? "pty" : "stdin", b64), e);
+	ret = process_call(r, "SendInput",
+			   json_pack("{s:{s:s}}", "input", r->spec->tty ? "pty" : "stdin", b64), e);
 	if (ret == -ENOENT || ret == -EREMOTEIO) {      /* the process ended or closed its stdin: its end event follows */
 		r->stdin_open = false;
 		return 0;
@@ -197,7 +208,8 @@ static int run_turn(struct run *r, int sfd, struct err *e)
 	json_t *message;
 	int ret;
 
-	if (!stream_has_message(&r->s) && !buf_len(&r->s.rest) && poll(p, 3, -1) < 0 && errno != EINTR)
+	if (!stream_has_message(&r->s) && !buf_len(&r->s.rest) && poll(p, 3, -1) < 0 &&
+	    errno != EINTR)
 		return err_errno(e, -errno, "poll");
 	if (p[2].revents)
 		take_signal(r, sfd, e);
@@ -208,7 +220,8 @@ static int run_turn(struct run *r, int sfd, struct err *e)
 		if (ret == 1)
 			return take_event(r, message, e);
 		if (ret == 0 && !r->ended)
-			return err_set_code(e, -ECONNRESET, "stream-cut", "the stream ended before the command did");
+			return err_set_code(e, -ECONNRESET, "stream-cut",
+					    "the stream ended before the command did");
 		return ret;
 	}
 	return 0;
@@ -235,7 +248,9 @@ static void signal_fd_end(int fd, const sigset_t *old)
 
 int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, struct err *e)
 {
-	struct run r = { .c = c, .b = b, .spec = spec, .stdin_open = spec->stdin_open || spec->tty };
+	struct run r = {
+		.c = c, .b = b, .spec = spec, .stdin_open = spec->stdin_open || spec->tty
+	};
 	json_t *req = start_request(spec);
 	struct termios saved, raw;
 	bool is_raw = false;

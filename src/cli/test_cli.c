@@ -14,7 +14,12 @@
 #include "base/str.h"
 #include "cli/cli.h"
 
-struct parsed { const char *flag, *name, *list[CLI_REPEAT_MAX + 1]; struct cli c; char *argv[16]; int n; };
+struct parsed {
+	const char *flag, *name, *list[CLI_REPEAT_MAX + 1];
+	struct cli c;
+	char *argv[16];
+	int n;
+};
 
 static struct parsed parse(int stop_after, ...)
 {
@@ -38,7 +43,8 @@ static struct parsed parse(int stop_after, ...)
 
 static void options_may_stand_anywhere(void **state)
 {
-	struct parsed p = parse(-1, "a", "-f", "b", "--name", "x", "--json", "-e", "A=1", "-e", "B=2", NULL);
+	struct parsed p =
+		parse(-1, "a", "-f", "b", "--name", "x", "--json", "-e", "A=1", "-e", "B=2", NULL);
 
 	assert_int_equal(p.n, 2);
 	assert_string_equal(p.argv[1], "a");
@@ -94,7 +100,8 @@ static void addresses_of_the_api(void **state)
 		{ "http://localhost:80", "tcp:127.0.0.1:80" },
 		{ "http://10.0.0.1", "tcp:10.0.0.1:80" },
 	};
-	static const char *const bad[] = { "https://a:1", "ftp://a", "http://", "http:///x", "http://a:1/path", "" };
+	static const char *const bad[] = { "https://a:1", "ftp://a",	     "http://",
+					   "http:///x",	  "http://a:1/path", "" };
 
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct cli c = { 0 };
@@ -126,7 +133,8 @@ static void credentials_are_written_and_read(void **state)
 	assert_int_equal(creds_load(&c, &e), -ENOENT);
 	assert_non_null(strstr(e.text, "space up"));
 	assert_int_equal(creds_path(path, sizeof(path), &e), 0);
-	assert_int_equal(creds_save(path, "http://127.0.0.1:9", "e2b_00", getuid(), getgid(), &e), 0);
+	assert_int_equal(creds_save(path, "http://127.0.0.1:9", "e2b_00", getuid(), getgid(), &e),
+			 0);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0600);
 	assert_int_equal(creds_load(&c, &e), 0);

@@ -1,13 +1,14 @@
 /*
  * space up: a whole single node in the foreground.
  *
- * Theory of operation. The loop's thread supervises: signals, the daemons (up_proc.c). What takes time runs as a story in one
- * worker thread: prepare (storage, image, keys) -> daemons -> template -> first key -> demonstration -> wait; at the
- * end: stop all sandboxes -> daemons -> unmount -> remove the run folder.
+ * Theory of operation. The loop's thread supervises: signals, the daemons (up_proc.c). What takes
+ * time runs as a story in one worker thread: prepare (storage, image, keys) -> daemons -> template
+ * -> first key -> demonstration -> wait; at the end: stop all sandboxes -> daemons -> unmount ->
+ * remove the run folder.
  *
- * One `up` per instance: a lock on RUN/../<instance>.lock is held for as long as it runs; `down` signals its holder. When
- * `up` was killed the lock is free and things are left over: the next `up` adopts them, and `down` runs the same
- * start and then the end.
+ * One `up` per instance: a lock on RUN/../<instance>.lock is held for as long as it runs; `down`
+ * signals its holder. When `up` was killed the lock is free and things are left over: the next `up`
+ * adopts them, and `down` runs the same start and then the end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +78,10 @@ static int service_users(const struct up_options *o, struct conf *k, struct err 
 		}
 		pw = getpwnam(conf_user_names[i]);
 		if (!pw)
-			return err_set(e, -ENOENT, "there is no user %s; `sudo make install` makes the service users", conf_user_names[i]);
+			return err_set(
+				e, -ENOENT,
+				"there is no user %s; `sudo make install` makes the service users",
+				conf_user_names[i]);
 		k->users[i] = pw->pw_uid;
 	}
 	return 0;
@@ -95,7 +99,8 @@ static int worker_id(const char *state_dir, char dst[37], struct err *e)
 		if (id_uuid_ok(text))
 			return str_copy(dst, 37, text);
 	}
-	if ((r = fd_mkdir_p(state_dir, 0755)) < 0 || (r = id_new_uuid(dst)) < 0 || (r = fd_write_file(AT_FDCWD, path, dst, 36, 0644)) < 0)
+	if ((r = fd_mkdir_p(state_dir, 0755)) < 0 || (r = id_new_uuid(dst)) < 0 ||
+	    (r = fd_write_file(AT_FDCWD, path, dst, 36, 0644)) < 0)
 		return err_errno(e, r, "cannot write %s", path);
 	return 0;
 }
@@ -106,8 +111,11 @@ int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 
 	memset(k, 0, sizeof(*k));
 	r = str_copy(k->instance, sizeof(k->instance), o->instance);
-	r |= o->state_dir ? str_copy(k->state_dir, CONF_PATH_MAX, o->state_dir) : str_format(k->state_dir, CONF_PATH_MAX, "/var/lib/space/%s", o->instance);
-	r |= o->run_dir ? str_copy(k->run_dir, CONF_PATH_MAX, o->run_dir) : str_format(k->run_dir, CONF_PATH_MAX, "/run/space/%s", o->instance);
+	r |= o->state_dir
+		     ? str_copy(k->state_dir, CONF_PATH_MAX, o->state_dir)
+		     : str_format(k->state_dir, CONF_PATH_MAX, "/var/lib/space/%s", o->instance);
+	r |= o->run_dir ? str_copy(k->run_dir, CONF_PATH_MAX, o->run_dir)
+			: str_format(k->run_dir, CONF_PATH_MAX, "/run/space/%s", o->instance);
 	r |= str_copy(k->cache_dir, CONF_PATH_MAX, o->cache_dir);
 	r |= str_copy(k->lib_dir, CONF_PATH_MAX, o->lib_dir);
 	r |= str_format(k->cgroup_root, sizeof(k->cgroup_root), "space-%s", o->instance);
@@ -116,7 +124,8 @@ int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 	r |= str_copy(k->accel, sizeof(k->accel), "auto");
 	r |= str_copy(k->template_id, sizeof(k->template_id), "base");
 	if (r < 0)
-		return err_set(e, -ENAMETOOLONG, "a name of the instance or of its folders is too long");
+		return err_set(e, -ENAMETOOLONG,
+			       "a name of the instance or of its folders is too long");
 	k->uid_base = o->uid_base;
 	k->max_sandboxes = o->max_sandboxes;
 	if ((r = service_users(o, k, e)) < 0)
@@ -131,19 +140,26 @@ static int write_conf(struct up *u, struct err *e)
 	char path[PATH_MAX];
 	int r = conf_path(&u->conf, path, CONF_RUN, "conf.json");
 
-	return r < 0 ? err_set(e, r, "the run folder's name is too long") : conf_write(path, &u->conf, e);
+	return r < 0 ? err_set(e, r, "the run folder's name is too long")
+		     : conf_write(path, &u->conf, e);
 }
 
 static int prepare_store(struct up *u, struct store **ret, struct err *e)
 {
 	char url[PATH_MAX + 16], node[PATH_MAX];
 	mode_t old = umask(007);
-	int r = key_init() < 0 || up_store_url(&u->conf, url) < 0 ? err_set(e, -EIO, "cannot start the key library") : 0;
+	int r = key_init() < 0 || up_store_url(&u->conf, url) < 0
+			? err_set(e, -EIO, "cannot start the key library")
+			: 0;
 
 	const char *path = url + strlen("sqlite:");
-	/* The database belongs to the control plane, not to us: before, since what SQLite makes beside it is like it; after, for a new one. */
+	/*
+	 * The database belongs to the control plane, not to us: before, since what SQLite makes
+	 * beside it is like it; after, for a new one.
+	 */
 	if (r >= 0 && access(path, F_OK) == 0)
-		r = up_own(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL], 0660, e);
+		r = up_own(path, u->conf.users[CONF_USER_API], u->conf.users[CONF_USER_CTL], 0660,
+			   e);
 	if (r >= 0)
 		r = store_open(url, ret, e);
 	umask(old);
@@ -191,7 +207,8 @@ static int wait_sbx(struct up *u, struct ipc_sync **ret, struct err *e)
 		if (q >= 0)
 			return 0;
 		if (u->ending || clock_mono_ms() - start > READY_MS)
-			return err_wrap(e, "sbx-manager did not come up; its log is in %s/log", u->conf.state_dir);
+			return err_wrap(e, "sbx-manager did not come up; its log is in %s/log",
+					u->conf.state_dir);
 		usleep(20000);
 	}
 	return r;
@@ -208,8 +225,10 @@ static int ensure_template(struct up *u, struct store *s, struct err *e)
 	if (r < 0)
 		return r;
 	(void)str_copy(req.template, sizeof(req.template), u->conf.template_id);
-	up_say(u->cli, "preparing the base template %s (the first time it is booted once)", u->conf.template_id);
-	r = ipc_sync_call(sbx, &sbx_ops[SBX_TEMPLATE_ENSURE], "up", &req, NULL, 0, &rep, NULL, &n_fds, TEMPLATE_MS, e);
+	up_say(u->cli, "preparing the base template %s (the first time it is booted once)",
+	       u->conf.template_id);
+	r = ipc_sync_call(sbx, &sbx_ops[SBX_TEMPLATE_ENSURE], "up", &req, NULL, 0, &rep, NULL,
+			  &n_fds, TEMPLATE_MS, e);
 	ipc_sync_close(sbx);
 	if (r < 0)
 		return err_wrap(e, "the base template");
@@ -222,7 +241,12 @@ static int wait_api(struct up *u, struct err *e)
 	int64_t start = clock_mono_ms();
 
 	for (;;) {
-		struct http_call hc = { .addr = u->conf.api_listen, .method = "GET", .target = "/health", .host = "localhost", .timeout_ms = 2000, .max_answer = 4096 };
+		struct http_call hc = { .addr = u->conf.api_listen,
+					.method = "GET",
+					.target = "/health",
+					.host = "localhost",
+					.timeout_ms = 2000,
+					.max_answer = 4096 };
 		struct http_answer a;
 		int r = http_call(&hc, &a, e);
 
@@ -231,7 +255,8 @@ static int wait_api(struct up *u, struct err *e)
 			return 0;
 		}
 		if (u->ending || clock_mono_ms() - start > READY_MS)
-			return err_wrap(e, "space-api did not come up; its log is in %s/log", u->conf.state_dir);
+			return err_wrap(e, "space-api did not come up; its log is in %s/log",
+					u->conf.state_dir);
 		usleep(20000);
 	}
 }
@@ -261,7 +286,8 @@ static void story_up(void *arg)
 	if (r >= 0 && !u->ending)
 		r = bring_up(u, &u->err);
 	if (r >= 0 && fault_count() > 0)
-		up_say(u->cli, "WARNING: %d failpoints are set in %s/failpoints", fault_count(), u->conf.run_dir);
+		up_say(u->cli, "WARNING: %d failpoints are set in %s/failpoints", fault_count(),
+		       u->conf.run_dir);
 	if (r >= 0 && !u->ending && !u->end_only) {
 		struct cli c = *u->cli;
 
@@ -273,9 +299,12 @@ static void story_up(void *arg)
 	u->result = r;
 }
 
-static int stop_one(struct up *u, struct store *s, const struct key_signer *key, const char *id, struct err *e)
+static int stop_one(struct up *u, struct store *s, const struct key_signer *key, const char *id,
+		    struct err *e)
 {
-	struct ops_ctx ctx = { .store = s, .signer = key, .claimer = "up", .timeout_ms = STOP_CALL_MS };
+	struct ops_ctx ctx = {
+		.store = s, .signer = key, .claimer = "up", .timeout_ms = STOP_CALL_MS
+	};
 	int64_t start = clock_mono_ms();
 
 	for (;;) {
@@ -286,7 +315,8 @@ static int stop_one(struct up *u, struct store *s, const struct key_signer *key,
 			return 0;
 		if (r >= 0 && op.state == STORE_OP_CLAIMED)
 			r = ops_drive(&ctx, &op, e);
-		if (r >= 0 || (r != -EAGAIN && r != -EBUSY) || clock_mono_ms() - start > STOP_CALL_MS)
+		if (r >= 0 || (r != -EAGAIN && r != -EBUSY) ||
+		    clock_mono_ms() - start > STOP_CALL_MS)
 			return r;
 		usleep(50000);
 	}
@@ -298,7 +328,8 @@ static int control_key(struct up *u, struct key_signer *ret, struct err *e)
 	char path[PATH_MAX];
 
 	for (unsigned n = 999; n > 0; n--) {
-		if (conf_path(&u->conf, path, CONF_STATE, "keys/ctl/ctl-%06u.key", n) >= 0 && access(path, F_OK) == 0)
+		if (conf_path(&u->conf, path, CONF_STATE, "keys/ctl/ctl-%06u.key", n) >= 0 &&
+		    access(path, F_OK) == 0)
 			return key_load(path, ret, public, e);
 	}
 	return err_set(e, -ENOENT, "there is no signing key in %s/keys/ctl", u->conf.state_dir);
@@ -306,7 +337,10 @@ static int control_key(struct up *u, struct key_signer *ret, struct err *e)
 
 static int stop_sandboxes(struct up *u, struct err *e)
 {
-	struct store_list q = { .tenant = "", .state_csv = "creating,running,starting,paused,pausing,resuming", .cursor = "", .limit = 1000 };
+	struct store_list q = { .tenant = "",
+				.state_csv = "creating,running,starting,paused,pausing,resuming",
+				.cursor = "",
+				.limit = 1000 };
 	struct store_sandbox *list = NULL;
 	char url[PATH_MAX + 16], cursor[64];
 	struct store *s = NULL;
@@ -335,7 +369,10 @@ static int stop_sandboxes(struct up *u, struct err *e)
 	free(list);
 	store_close(s);
 	if (r >= 0 && failed)
-		return err_set(e, -EIO, "%d sandboxes were not stopped in order; the next `space up` cleans up after them", failed);
+		return err_set(
+			e, -EIO,
+			"%d sandboxes were not stopped in order; the next `space up` cleans up after them",
+			failed);
 	return r;
 }
 
@@ -431,14 +468,18 @@ static void on_signal(int signo, void *arg)
 		return;
 	up_say(u->cli, "ending");
 	u->ending = true;
-	/* The story sees it between its steps; when it has ended already, nothing else would begin the end. */
+	/*
+	 * The story sees it between its steps; when it has ended already, nothing else would begin
+	 * the end.
+	 */
 	if (!work_pending(u->work))
 		begin_end(u);
 }
 
 static int take_lock(struct up *u, struct err *e)
 {
-	autofree char *path = x_asprintf("%s.lock", u->conf.run_dir), *dir = x_strdup(u->conf.run_dir);
+	autofree char *path = x_asprintf("%s.lock", u->conf.run_dir),
+		      *dir = x_strdup(u->conf.run_dir);
 	int r;
 
 	*strrchr(dir, '/') = '\0';
@@ -449,7 +490,8 @@ static int take_lock(struct up *u, struct err *e)
 		return err_errno(e, -errno, "%s", path);
 	if (flock(u->lock_fd, LOCK_EX | LOCK_NB) < 0) {
 		fd_close(TAKE_FD(u->lock_fd));
-		return err_set_code(e, -EALREADY, "already-running", "the instance %s runs already", u->conf.instance);
+		return err_set_code(e, -EALREADY, "already-running", "the instance %s runs already",
+				    u->conf.instance);
 	}
 	char text[24];
 	(void)str_format(text, sizeof(text), "%d\n", (int)getpid());
@@ -543,22 +585,30 @@ static const char *default_lib_dir(void)
 	return dir[0] ? dir : "/usr/local/lib/space";
 }
 
-struct up_strings { const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base, *max, *no_demo; };
+struct up_strings {
+	const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base,
+		*max, *no_demo;
+};
 
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
 {
 	struct up_strings s = { 0 };
 	const struct cli_option opts[] = {
 		{ "--detach", NULL, "in the background, once it runs", &s.detach, false },
-		{ "--size", "SIZE", "of the storage file, when it is made (default: 64G, or what fits)", &s.size, false },
+		{ "--size", "SIZE",
+		  "of the storage file, when it is made (default: 64G, or what fits)", &s.size,
+		  false },
 		{ "--port", "PORT", "of the API on 127.0.0.1 (default: 4983)", &s.port, false },
-		{ "--instance", "NAME", "several nodes on one machine (default: default)", &s.instance, false },
+		{ "--instance", "NAME", "several nodes on one machine (default: default)",
+		  &s.instance, false },
 		{ "--state-dir", "DIR", "default: /var/lib/space/INSTANCE", &s.state, false },
 		{ "--run-dir", "DIR", "default: /run/space/INSTANCE", &s.run, false },
 		{ "--cache-dir", "DIR", "default: /var/cache/space", &s.cache, false },
 		{ "--lib-dir", "DIR", "where the programs are", &s.lib, false },
-		{ "--service-uid", "N", "use four uids from N on, instead of the service users", &s.uids, false },
-		{ "--uid-base", "N", "first uid of the sandboxes (default: 2000000000)", &s.uid_base, false },
+		{ "--service-uid", "N", "use four uids from N on, instead of the service users",
+		  &s.uids, false },
+		{ "--uid-base", "N", "first uid of the sandboxes (default: 2000000000)",
+		  &s.uid_base, false },
 		{ "--max-sandboxes", "N", "at once (default: 64)", &s.max, false },
 		{ "--no-demo", NULL, "without the first sandbox", &s.no_demo, false },
 		{ 0 },
@@ -572,9 +622,13 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		return cli_usage_error(c, "it takes no arguments");
 	o->size_bytes = 0;
 	if (s.size && parse_size(s.size, &o->size_bytes) < 0)
-		return cli_usage_error(c, "--size needs a size of at least %llu GiB like 40G, not \"%s\"", (unsigned long long)(UP_SIZE_MIN >> 30), s.size);
-	if ((s.port && (str_to_u64(s.port, 65535, &port) < 0 || !port)) || (s.uids && str_to_u64(s.uids, UINT32_MAX - 16, &uids) < 0) ||
-	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) || (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
+		return cli_usage_error(
+			c, "--size needs a size of at least %llu GiB like 40G, not \"%s\"",
+			(unsigned long long)(UP_SIZE_MIN >> 30), s.size);
+	if ((s.port && (str_to_u64(s.port, 65535, &port) < 0 || !port)) ||
+	    (s.uids && str_to_u64(s.uids, UINT32_MAX - 16, &uids) < 0) ||
+	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) ||
+	    (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
 		return cli_usage_error(c, "a number is out of range");
 	o->instance = s.instance ? s.instance : "default";
 	o->state_dir = s.state;
@@ -609,7 +663,8 @@ static int up_with(struct cli *c, struct up *u)
 	int r;
 
 	if (geteuid())
-		return err_set(&e, -EACCES, "a node is started by root: sudo space %s", c->command), cli_fail(c, &e);
+		return err_set(&e, -EACCES, "a node is started by root: sudo space %s", c->command),
+		       cli_fail(c, &e);
 	r = up_conf_make(&u->opt, &u->conf, &e);
 	if (r < 0)
 		return cli_fail(c, &e);
@@ -646,11 +701,13 @@ static int signal_holder(struct cli *c, int fd, const char *path, struct err *e)
 	uint64_t pid;
 	int64_t said = clock_mono_ms();
 
-	if (pread(fd, text, sizeof(text) - 1, 0) <= 0 || str_to_u64_n(text, strspn(text, "0123456789"), 1 << 22, &pid) < 0)
+	if (pread(fd, text, sizeof(text) - 1, 0) <= 0 ||
+	    str_to_u64_n(text, strspn(text, "0123456789"), 1 << 22, &pid) < 0)
 		return err_set(e, -EBADMSG, "%s does not say who runs the node", path);
 	autoclose int pidfd = proc_pidfd_open((pid_t)pid);
 	if (pidfd < 0 || proc_pidfd_signal(pidfd, SIGTERM) < 0)
-		return err_set(e, -ESRCH, "the process %llu that runs the node cannot be reached", (unsigned long long)pid);
+		return err_set(e, -ESRCH, "the process %llu that runs the node cannot be reached",
+			       (unsigned long long)pid);
 	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		if (clock_mono_ms() - said > 1000) {
 			said = clock_mono_ms();
@@ -673,18 +730,22 @@ int cmd_down(struct cli *c, int argc, char **argv)
 	r = parse_options(c, argc, argv, &u->opt);
 	if (r >= 0)
 		return r;
-	autofree char *run_dir = u->opt.run_dir ? x_strdup(u->opt.run_dir) : x_asprintf("/run/space/%s", u->opt.instance);
+	autofree char *run_dir = u->opt.run_dir ? x_strdup(u->opt.run_dir)
+						: x_asprintf("/run/space/%s", u->opt.instance);
 	autofree char *path = x_asprintf("%s.lock", run_dir);
 	autoclose int fd = open(path, O_RDWR | O_CLOEXEC);
 	if (geteuid())
-		return err_set(&e, -EACCES, "a node is ended by root: sudo space down"), cli_fail(c, &e);
+		return err_set(&e, -EACCES, "a node is ended by root: sudo space down"),
+		       cli_fail(c, &e);
 	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return signal_holder(c, fd, path, &e) < 0 ? cli_fail(c, &e) : 0;
 	if (stat(run_dir, &st) < 0) {
 		cli_note(c, "space: the instance %s does not run", u->opt.instance);
 		return 0;
 	}
-	/* Left over from a killed `up`: start what adopts the sandboxes, then end it all in order. */
+	/*
+	 * Left over from a killed `up`: start what adopts the sandboxes, then end it all in order.
+	 */
 	cli_note(c, "space: the node was killed earlier; cleaning up after it");
 	if (fd >= 0)
 		flock(fd, LOCK_UN);

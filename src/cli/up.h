@@ -50,10 +50,12 @@ int up_image_template(struct cli *c, struct conf *k, struct err *e);            
 /* Gives a file away that lies in a folder of a service: never what a link there points to. */
 int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e);
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e);
-int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url, struct err *e);
+int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url,
+		 struct err *e);
 
 struct up_proc;
-int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret, struct err *e);
+int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret,
+		struct err *e);
 int up_proc_start(struct up_proc *p, struct err *e);
 void up_proc_reap(struct up_proc *p);                                                            /* on SIGCHLD */
 void up_proc_end(struct up_proc *p, void (*done)(void *arg), void *arg);                         /* SIGTERM, after 5 s SIGKILL */

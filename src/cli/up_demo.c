@@ -1,4 +1,7 @@
-/* The main job in front of the user's eyes: a sandbox is made, runs a program with its own kernel, and goes. */
+/*
+ * The main job in front of the user's eyes: a sandbox is made, runs a program with its own kernel,
+ * and goes.
+ */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +11,8 @@
 
 static int demo_run(struct cli *c, const char *id, struct err *e)
 {
-	char *const argv[] = { (char *)"/bin/bash", (char *)"-l", (char *)"-c", (char *)"uname -a", NULL };
+	char *const argv[] = { (char *)"/bin/bash", (char *)"-l", (char *)"-c", (char *)"uname -a",
+			       NULL };
 	struct run_spec spec = { .argv = argv, .argc = 4, .out_fd = 2, .err_fd = 2 };
 	struct box b;
 	int r = box_find(c, id, &b, e);
@@ -47,7 +51,9 @@ int up_demo(struct cli *c, struct err *e)
 	up_say(c, "  space shell $id");
 	up_say(c, "or with an SDK that you use already:");
 	up_say(c, "  eval \"$(space env)\"; npm install e2b");
-	up_say(c, "  node -e 'import(\"e2b\").then(async ({ Sandbox }) => { const s = await Sandbox.create(\"base\");");
-	up_say(c, "    console.log((await s.commands.run(\"uname -a\")).stdout); await s.kill() })'");
+	up_say(c,
+	       "  node -e 'import(\"e2b\").then(async ({ Sandbox }) => { const s = await Sandbox.create(\"base\");");
+	up_say(c,
+	       "    console.log((await s.commands.run(\"uname -a\")).stdout); await s.kill() })'");
 	return 0;
 }

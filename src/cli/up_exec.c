@@ -17,7 +17,10 @@ static void child(const char *const *argv, int out, bool drop_errors)
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	sigset_t none;
 
-	/* The supervisor's loop has signals blocked and SIGPIPE ignored; a shell that inherits that hangs. */
+	/*
+	 * The supervisor's loop has signals blocked and SIGPIPE ignored; a shell that inherits that
+	 * hangs.
+	 */
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
@@ -67,9 +70,11 @@ int up_exec(const char *const *argv, char **ret_out, struct err *e)
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (r >= 0 && WIFEXITED(status) && WEXITSTATUS(status) == 127)
-		r = err_set(e, -ENOENT, "cannot run %s; `make setup` installs what is needed", argv[0]);
+		r = err_set(e, -ENOENT, "cannot run %s; `make setup` installs what is needed",
+			    argv[0]);
 	else if (r >= 0 && (!WIFEXITED(status) || WEXITSTATUS(status)))
-		r = err_set(e, -EIO, "%s failed (%s %d); what it said stands above", argv[0], WIFEXITED(status) ? "exit code" : "signal",
+		r = err_set(e, -EIO, "%s failed (%s %d); what it said stands above", argv[0],
+			    WIFEXITED(status) ? "exit code" : "signal",
 			    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 	if (r < 0 && ret_out) {
 		free(*ret_out);

@@ -1,6 +1,7 @@
 /*
- * What the base template is made of: kernel, initramfs, base image, VMM, accelerator; and the digest of all of it, which is the
- * template's ID. The scripts in LIB/image do the work and are quick when nothing is to do.
+ * What the base template is made of: kernel, initramfs, base image, VMM, accelerator; and the
+ * digest of all of it, which is the template's ID. The scripts in LIB/image do the work and are
+ * quick when nothing is to do.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,10 +38,13 @@ static void hash_text(crypto_hash_sha256_state *h, const char *s)
 	crypto_hash_sha256_update(h, (const unsigned char *)s, strlen(s) + 1);
 }
 
-/* One initramfs per agent and kernel, named by their digest, so that an old template keeps its own. */
+/*
+ * One initramfs per agent and kernel, named by their digest, so that an old template keeps its own.
+ */
 static int prepare_initrd(struct conf *k, const char *kernel_dir, struct err *e)
 {
-	autofree char *agent = x_asprintf("%s/spaced-guest", k->lib_dir), *script = x_asprintf("%s/image/initramfs.sh", k->lib_dir);
+	autofree char *agent = x_asprintf("%s/spaced-guest", k->lib_dir),
+		      *script = x_asprintf("%s/image/initramfs.sh", k->lib_dir);
 	autofree char *dir = NULL, *out = NULL;
 	unsigned char digest[crypto_hash_sha256_BYTES];
 	char hex[17];
@@ -48,7 +52,8 @@ static int prepare_initrd(struct conf *k, const char *kernel_dir, struct err *e)
 	int r;
 
 	crypto_hash_sha256_init(&h);
-	if ((r = hash_file(&h, agent, e)) < 0 || (r = hash_file(&h, k->kernel, e)) < 0 || (r = hash_file(&h, script, e)) < 0)
+	if ((r = hash_file(&h, agent, e)) < 0 || (r = hash_file(&h, k->kernel, e)) < 0 ||
+	    (r = hash_file(&h, script, e)) < 0)
 		return r;
 	crypto_hash_sha256_final(&h, digest);
 	str_hex(hex, digest, 8);
@@ -59,7 +64,8 @@ static int prepare_initrd(struct conf *k, const char *kernel_dir, struct err *e)
 		return err_set(e, -ENAMETOOLONG, "the cache folder's name is too long");
 	if (access(k->initrd, F_OK) == 0)
 		return 0;
-	return up_exec((const char *const[]){ script, kernel_dir, agent, k->initrd, NULL }, NULL, e);
+	return up_exec((const char *const[]) { script, kernel_dir, agent, k->initrd, NULL }, NULL,
+		       e);
 }
 
 static int template_id(struct conf *k, struct err *e)
@@ -70,8 +76,10 @@ static int template_id(struct conf *k, struct err *e)
 	int r;
 
 	crypto_hash_sha256_init(&h);
-	(void)str_format(text, sizeof(text), "%s|set %d|accel %s|%s", TEMPLATE_FORMAT, VMM_DEVICE_SET, k->accel,
-			 vmm_qemu.cpu_model(str_eq(k->accel, "kvm") ? VMM_ACCEL_KVM : VMM_ACCEL_TCG));
+	(void)str_format(text, sizeof(text), "%s|set %d|accel %s|%s", TEMPLATE_FORMAT,
+			 VMM_DEVICE_SET, k->accel,
+			 vmm_qemu.cpu_model(str_eq(k->accel, "kvm") ? VMM_ACCEL_KVM
+								    : VMM_ACCEL_TCG));
 	hash_text(&h, text);
 	hash_text(&h, k->base_image);       /* its folder's name is the digest of the recipe */
 	hash_text(&h, k->vmm);              /* and this one's that of the build */
@@ -84,7 +92,8 @@ static int template_id(struct conf *k, struct err *e)
 
 int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
 {
-	autofree char *kernel_sh = x_asprintf("%s/image/kernel.sh", k->lib_dir), *base_sh = x_asprintf("%s/image/base.sh", k->lib_dir);
+	autofree char *kernel_sh = x_asprintf("%s/image/kernel.sh", k->lib_dir),
+		      *base_sh = x_asprintf("%s/image/base.sh", k->lib_dir);
 	autofree char *vmm_sh = x_asprintf("%s/image/vmm.sh", k->lib_dir);
 	autofree char *kernel_dir = NULL, *base = NULL, *vmm = NULL;
 	int r;
@@ -100,15 +109,23 @@ int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
 		return err_wrap(e, "base image");
 	if ((r = up_exec((const char *const[]){ vmm_sh, NULL }, &vmm, e)) < 0)
 		return err_wrap(e, "VMM");
-	if (str_copy(k->base_image, sizeof(k->base_image), base) < 0 || str_copy(k->vmm, sizeof(k->vmm), vmm) < 0)
+	if (str_copy(k->base_image, sizeof(k->base_image), base) < 0 ||
+	    str_copy(k->vmm, sizeof(k->vmm), vmm) < 0)
 		return err_set(e, -ENAMETOOLONG, "the cache folder's name is too long");
 	return 0;
 }
 
-/* The accelerator is asked for after the files are there: the probe boots this kernel with this agent. */
+/*
+ * The accelerator is asked for after the files are there: the probe boots this kernel with this
+ * agent.
+ */
 static int choose_accel(struct cli *c, struct conf *k, struct err *e)
 {
-	struct probe_conf pc = { .vmm_tree = k->vmm, .kernel = k->kernel, .initrd = k->initrd, .cache_dir = k->cache_dir, .uid = k->uid_base };
+	struct probe_conf pc = { .vmm_tree = k->vmm,
+				 .kernel = k->kernel,
+				 .initrd = k->initrd,
+				 .cache_dir = k->cache_dir,
+				 .uid = k->uid_base };
 	struct probe_result res;
 	int r = probe_accel(&pc, k->accel, &res, e);
 

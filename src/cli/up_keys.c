@@ -1,6 +1,7 @@
 /*
- * Keys of an instance. Signing keys: one file per key and service (keys/api, keys/ctl), named so that the newest sorts last;
- * the root key signs the numbered bundle with their public halves. API keys: only their hash is stored.
+ * Keys of an instance. Signing keys: one file per key and service (keys/api, keys/ctl), named so
+ * that the newest sorts last; the root key signs the numbered bundle with their public halves. API
+ * keys: only their hash is stored.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,18 +22,26 @@
 #include "cli/up.h"
 #include "identity/identity.h"
 
-/* A superseded key stays in the bundle as long as a capability of it may be accepted, and a little. */
+/*
+ * A superseded key stays in the bundle as long as a capability of it may be accepted, and a little.
+ */
 #define KEY_KEEP_S (CAP_LIFETIME_S + 2 * CAP_SKEW_S)
 #define KEY_ACK_MS 30000
 #define API_KEY_BYTES 32
 
-static const struct key_dir { const char *dir; enum conf_user user; unsigned purposes; } key_dirs[] = {
-	{ "api", CONF_USER_API, 1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_SERVICE_PORT | 1u << ID_PURPOSE_LIFECYCLE },
+static const struct key_dir {
+	const char *dir;
+	enum conf_user user;
+	unsigned purposes;
+} key_dirs[] = {
+	{ "api", CONF_USER_API,
+	  1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_SERVICE_PORT | 1u << ID_PURPOSE_LIFECYCLE },
 	{ "ctl", CONF_USER_CTL, 1u << ID_PURPOSE_LIFECYCLE },
 };
 
 /*
- * O_PATH: opening and closing the database in the usual way would drop the locks that this process holds on it (fcntl(2)).
+ * O_PATH: opening and closing the database in the usual way would drop the locks that this process
+ * holds on it (fcntl(2)).
  */
 int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e)
 {
@@ -43,7 +52,8 @@ int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_errno(e, -errno, "%s", path);
 	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
-		return err_set(e, -EPERM, "%s is not a file of its own; somebody has put a link there", path);
+		return err_set(e, -EPERM,
+			       "%s is not a file of its own; somebody has put a link there", path);
 	(void)str_format(self, sizeof(self), "/proc/self/fd/%d", fd);
 	if (fchownat(fd, "", uid, gid, AT_EMPTY_PATH) < 0 || chmod(self, mode) < 0)
 		return err_errno(e, -errno, "%s", path);
@@ -56,7 +66,8 @@ static int root_key(const struct conf *k, struct key_signer *ret, struct err *e)
 	uint8_t public[KEY_PUBLIC_BYTES];
 	int r;
 
-	if (conf_path(k, path, CONF_STATE, "keys/root.key") < 0 || conf_path(k, pub_path, CONF_STATE, "keys/root.pub") < 0)
+	if (conf_path(k, path, CONF_STATE, "keys/root.key") < 0 ||
+	    conf_path(k, pub_path, CONF_STATE, "keys/root.pub") < 0)
 		return err_set(e, -ENAMETOOLONG, "the state folder's name is too long");
 	if (access(path, F_OK) < 0) {
 		r = key_generate("root", ret, public);
@@ -70,7 +81,9 @@ static int root_key(const struct conf *k, struct key_signer *ret, struct err *e)
 	str_hex(hex, public, sizeof(public));
 	hex[2 * KEY_PUBLIC_BYTES] = '\n';
 	hex[2 * KEY_PUBLIC_BYTES + 1] = '\0';
-	r = access(pub_path, F_OK) == 0 ? 0 : fd_write_file(AT_FDCWD, pub_path, hex, 2 * KEY_PUBLIC_BYTES + 1, 0644);
+	r = access(pub_path, F_OK) == 0
+		    ? 0
+		    : fd_write_file(AT_FDCWD, pub_path, hex, 2 * KEY_PUBLIC_BYTES + 1, 0644);
 	return r < 0 ? err_errno(e, r, "%s", pub_path) : 0;
 }
 
@@ -82,7 +95,8 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* The key files of one service, oldest first. */
-static int list_keys(const struct conf *k, const struct key_dir *d, struct key_file *files, size_t max, struct err *e)
+static int list_keys(const struct conf *k, const struct key_dir *d, struct key_file *files,
+		     size_t max, struct err *e)
 {
 	char dir[PATH_MAX];
 	struct dirent *de;
@@ -98,10 +112,12 @@ static int list_keys(const struct conf *k, const struct key_dir *d, struct key_f
 		struct stat st;
 
 		/* api-000001.key */
-		if (!str_starts(de->d_name, d->dir) || de->d_name[strlen(d->dir)] != '-' || !str_ends(de->d_name, ".key"))
+		if (!str_starts(de->d_name, d->dir) || de->d_name[strlen(d->dir)] != '-' ||
+		    !str_ends(de->d_name, ".key"))
 			continue;
 		if (str_copy(files[n].name, sizeof(files[n].name), de->d_name) < 0 ||
-		    str_format(files[n].path, PATH_MAX, "%s/%s", dir, de->d_name) < 0 || stat(files[n].path, &st) < 0)
+		    str_format(files[n].path, PATH_MAX, "%s/%s", dir, de->d_name) < 0 ||
+		    stat(files[n].path, &st) < 0)
 			continue;
 		files[n++].made = st.st_mtime;
 	}
@@ -129,8 +145,12 @@ static int add_key(const struct conf *k, const struct key_dir *d, unsigned numbe
 	return r;
 }
 
-/* Puts the keys of one service into the bundle; superseded ones that nothing can need any more are deleted. */
-static int collect_keys(const struct conf *k, const struct key_dir *d, struct key_bundle *b, struct err *e)
+/*
+ * Puts the keys of one service into the bundle; superseded ones that nothing can need any more are
+ * deleted.
+ */
+static int collect_keys(const struct conf *k, const struct key_dir *d, struct key_bundle *b,
+			struct err *e)
 {
 	struct key_file *files = x_array(BUNDLE_KEYS_MAX, sizeof(*files));
 	int n = list_keys(k, d, files, BUNDLE_KEYS_MAX, e), r = n < 0 ? n : 0;
@@ -144,7 +164,8 @@ static int collect_keys(const struct conf *k, const struct key_dir *d, struct ke
 			continue;
 		}
 		if (b->n_keys == BUNDLE_KEYS_MAX) {
-			r = err_set(e, -ENOSPC, "too many keys at once; wait three minutes and rotate again");
+			r = err_set(e, -ENOSPC,
+				    "too many keys at once; wait three minutes and rotate again");
 			break;
 		}
 		r = key_load(files[i].path, &s, entry->public, e);
@@ -159,7 +180,8 @@ static int collect_keys(const struct conf *k, const struct key_dir *d, struct ke
 	return r;
 }
 
-static int publish_bundle(const struct conf *k, struct store *s, uint64_t *ret_number, struct err *e)
+static int publish_bundle(const struct conf *k, struct store *s, uint64_t *ret_number,
+			  struct err *e)
 {
 	struct key_bundle *b = x_alloc(sizeof(*b));
 	autofree char *text = NULL, *old = NULL;
@@ -197,7 +219,8 @@ static int client_token_key(const struct conf *k, struct err *e)
 	r = str_random_hex(hex, 32);
 	if (r >= 0)
 		r = fd_write_file(AT_FDCWD, path, hex, 64, 0400);
-	return r < 0 ? err_errno(e, r, "%s", path) : up_own(path, k->users[CONF_USER_API], k->users[CONF_USER_API], 0400, e);
+	return r < 0 ? err_errno(e, r, "%s", path)
+		     : up_own(path, k->users[CONF_USER_API], k->users[CONF_USER_API], 0400, e);
 }
 
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e)
@@ -231,8 +254,8 @@ int up_keys_prepare(const struct conf *k, struct store *s, struct err *e)
 	return r;
 }
 
-static int new_api_key(struct store *s, const char *tenant, const char *name, char key[5 + 2 * API_KEY_BYTES],
-		       struct store_key *ret, struct err *e)
+static int new_api_key(struct store *s, const char *tenant, const char *name,
+		       char key[5 + 2 * API_KEY_BYTES], struct store_key *ret, struct err *e)
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
 	char hex[2 * API_KEY_BYTES + 1], hash_hex[2 * sizeof(hash) + 1], prefix[13];
@@ -288,7 +311,8 @@ static bool credentials_work(struct cli *c, struct store *s, const char *path, c
 	return store_key_find(s, hex, &k, &e) == 0;
 }
 
-int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url, struct err *e)
+int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url,
+		 struct err *e)
 {
 	char home[256], path[512], key[5 + 2 * API_KEY_BYTES];
 	struct store_key made;
@@ -321,7 +345,9 @@ static int open_instance(struct cli *c, struct conf *k, struct store **s, struct
 	int r = conf_load(run ? own_path : path, k, e);
 
 	if (r == -ENOENT)
-		return err_set(e, r, "the instance %s does not run here; start it with `sudo space up`", c->instance);
+		return err_set(e, r,
+			       "the instance %s does not run here; start it with `sudo space up`",
+			       c->instance);
 	if (r < 0)
 		return r;
 	if (geteuid())
@@ -348,24 +374,31 @@ static int wait_acknowledged(struct cli *c, struct store *s, uint64_t number, st
 		if (!behind)
 			return 0;
 		if (clock_mono_ms() - start > KEY_ACK_MS)
-			return err_set(e, -ETIMEDOUT, "%zu of %zu nodes have not taken bundle %llu yet; it goes on in the background", behind, n, (unsigned long long)number);
+			return err_set(
+				e, -ETIMEDOUT,
+				"%zu of %zu nodes have not taken bundle %llu yet; it goes on in the background",
+				behind, n, (unsigned long long)number);
 		usleep(100000);
 	}
 }
 
-static int key_new(struct cli *c, struct store *s, const char *tenant, const char *name, struct err *e)
+static int key_new(struct cli *c, struct store *s, const char *tenant, const char *name,
+		   struct err *e)
 {
 	char key[5 + 2 * API_KEY_BYTES];
 	struct store_key made;
 	int r;
 
 	if (!id_tenant_ok(tenant))
-		return err_set(e, -EINVAL, "a tenant's name is made of a-z, 0-9 and -, at most %d characters", ID_TENANT_MAX);
+		return err_set(e, -EINVAL,
+			       "a tenant's name is made of a-z, 0-9 and -, at most %d characters",
+			       ID_TENANT_MAX);
 	r = new_api_key(s, tenant, name, key, &made, e);
 	if (r < 0)
 		return r;
 	if (c->json) {
-		json_t *v = json_pack("{s:s,s:s,s:s}", "id", made.id, "tenant", made.tenant, "key", key);
+		json_t *v = json_pack("{s:s,s:s,s:s}", "id", made.id, "tenant", made.tenant, "key",
+				      key);
 
 		cli_print_json(v);
 		json_decref(v);
@@ -393,9 +426,13 @@ static int key_ls(struct cli *c, struct store *s, const char *tenant, struct err
 		const char *state = k->revoked_ms ? "revoked" : "valid";
 
 		if (c->json)
-			json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:s,s:s}", "id", k->id, "tenant", k->tenant, "prefix", k->prefix, "state", state, "name", k->name));
+			json_array_append_new(list,
+					      json_pack("{s:s,s:s,s:s,s:s,s:s}", "id", k->id,
+							"tenant", k->tenant, "prefix", k->prefix,
+							"state", state, "name", k->name));
 		else
-			printf("%-36s %-16s %-13s %-8s %s\n", k->id, k->tenant, k->prefix, state, k->name);
+			printf("%-36s %-16s %-13s %-8s %s\n", k->id, k->tenant, k->prefix, state,
+			       k->name);
 	}
 	if (c->json)
 		cli_print_json(list);
@@ -431,11 +468,15 @@ static int key_rotate(struct cli *c, const struct conf *k, struct store *s, stru
 	if (c->json)
 		printf("{\"bundle\": %llu}\n", (unsigned long long)number);
 	else
-		printf("bundle %llu is installed on every node; new capabilities are signed with the new keys\n", (unsigned long long)number);
+		printf("bundle %llu is installed on every node; new capabilities are signed with the new keys\n",
+		       (unsigned long long)number);
 	return 0;
 }
 
-/* After a database was restored from a backup: its bundle number may be lower than what the node has pinned. */
+/*
+ * After a database was restored from a backup: its bundle number may be lower than what the node
+ * has pinned.
+ */
 static int key_reset(struct cli *c, const struct conf *k, struct store *s, struct err *e)
 {
 	char path[PATH_MAX];
@@ -445,7 +486,9 @@ static int key_reset(struct cli *c, const struct conf *k, struct store *s, struc
 		return err_set(e, -ENAMETOOLONG, "the state folder's name is too long");
 	if (unlink(path) < 0 && errno != ENOENT)
 		return err_errno(e, -errno, "%s", path);
-	cli_note(c, "The node forgets its bundle when sbx-manager starts next; `space down` and `space up` do that.");
+	cli_note(
+		c,
+		"The node forgets its bundle when sbx-manager starts next; `space down` and `space up` do that.");
 	return publish_bundle(k, s, &number, e);
 }
 
@@ -486,6 +529,7 @@ int cmd_key(struct cli *c, int argc, char **argv)
 		r = -E2BIG;
 	store_close(s);
 	if (r == -E2BIG && !e.text[0])
-		return cli_usage_error(c, "it takes: new --tenant NAME | ls | revoke ID | rotate | reset");
+		return cli_usage_error(
+			c, "it takes: new --tenant NAME | ls | revoke ID | rotate | reset");
 	return r < 0 ? cli_fail(c, &e) : 0;
 }

@@ -1,7 +1,7 @@
 /*
- * The daemons of a node under `space up`: started in order, started again with back-off when they die, ended in
- * reverse order. Each inherits the reading end of a pipe (the life-line): when `up` itself is killed, they end, the sandboxes
- * live on, and the next `up` adopts them.
+ * The daemons of a node under `space up`: started in order, started again with back-off when they
+ * die, ended in reverse order. Each inherits the reading end of a pipe (the life-line): when `up`
+ * itself is killed, they end, the sandboxes live on, and the next `up` adopts them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,11 +53,13 @@ struct up_proc {
 	void *done_arg;
 };
 
-static const char *const proc_names[] = { "node-manager", "sbx-manager", "node-api", "space-api", "space-control" };
+static const char *const proc_names[] = { "node-manager", "sbx-manager", "node-api", "space-api",
+					  "space-control" };
 
 /*
- * Anybody who can reach the API makes lines, so a log must not grow for as long as its daemon lives. The daemon keeps its
- * descriptor (O_APPEND): the text is moved over and the file cut. What is written in between is lost, a few lines at most.
+ * Anybody who can reach the API makes lines, so a log must not grow for as long as its daemon
+ * lives. The daemon keeps its descriptor (O_APPEND): the text is moved over and the file cut. What
+ * is written in between is lost, a few lines at most.
  */
 static int move_log(const char *path, const char *old)
 {
@@ -76,10 +78,13 @@ static int move_log(const char *path, const char *old)
 	return ftruncate(in, 0) < 0 ? -errno : 0;
 }
 
-static int log_paths(const struct conf *k, const char *name, char path[PATH_MAX], char old[PATH_MAX])
+static int log_paths(const struct conf *k, const char *name, char path[PATH_MAX],
+		     char old[PATH_MAX])
 {
-	return conf_path(k, path, CONF_STATE, "log/%s.log", name) < 0 || conf_path(k, old, CONF_STATE, "log/%s.log.1", name) < 0 ?
-		       -ENAMETOOLONG : 0;
+	return conf_path(k, path, CONF_STATE, "log/%s.log", name) < 0 ||
+			       conf_path(k, old, CONF_STATE, "log/%s.log.1", name) < 0
+		       ? -ENAMETOOLONG
+		       : 0;
 }
 
 static int open_log(const struct conf *k, const char *name)
@@ -109,7 +114,8 @@ static void check_logs(struct loop_timer *t)
 static void child(struct up_proc *s, const char *name, int log)
 {
 	char path[PATH_MAX], config[PATH_MAX];
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC), life = fcntl(s->lifeline[0], F_DUPFD_CLOEXEC, 10);
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC),
+	    life = fcntl(s->lifeline[0], F_DUPFD_CLOEXEC, 10);
 	sigset_t none;
 
 	sigemptyset(&none);
@@ -124,7 +130,8 @@ static void child(struct up_proc *s, const char *name, int log)
 	setenv("SPACE_LIFELINE_FD", "3", 1);
 	unsetenv("NOTIFY_SOCKET");
 	umask(022);
-	if (conf_path(s->conf, path, CONF_LIB, "%s", name) < 0 || conf_path(s->conf, config, CONF_RUN, "conf.json") < 0)
+	if (conf_path(s->conf, path, CONF_LIB, "%s", name) < 0 ||
+	    conf_path(s->conf, config, CONF_RUN, "conf.json") < 0)
 		_exit(127);
 	execl(path, name, "--config", config, (char *)NULL);
 	_exit(127);
@@ -172,12 +179,14 @@ static void died(struct proc *p, int status)
 		end_next(s);
 		return;
 	}
-	p->backoff_ms = lived > BACKOFF_FORGET_MS || !p->backoff_ms ? BACKOFF_MIN_MS : 2 * p->backoff_ms;
+	p->backoff_ms =
+		lived > BACKOFF_FORGET_MS || !p->backoff_ms ? BACKOFF_MIN_MS : 2 * p->backoff_ms;
 	if (p->backoff_ms > BACKOFF_MAX_MS)
 		p->backoff_ms = BACKOFF_MAX_MS;
 	up_say(s->cli, "%s ended (%s %d) and is started again; its log: %s/log/%s.log", p->name,
-	       WIFSIGNALED(status) ? "signal" : "exit code", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status),
-	       s->conf->state_dir, p->name);
+	       WIFSIGNALED(status) ? "signal" : "exit code",
+	       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), s->conf->state_dir,
+	       p->name);
 	p->state = PROC_WAITS;
 	loop_timer_set(s->loop, &p->timer, p->backoff_ms, again, p);
 }
@@ -190,16 +199,22 @@ void up_proc_reap(struct up_proc *s)
 		siginfo_t info = { 0 };
 		int status;
 
-		if (p->state != PROC_UP || waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid != p->pid)
+		if (p->state != PROC_UP ||
+		    waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+		    info.si_pid != p->pid)
 			continue;
-		/* Its group is its own, and its filter has no setsid(2): what it forked ends too. Before the number is free again. */
+		/*
+		 * Its group is its own, and its filter has no setsid(2): what it forked ends too.
+		 * Before the number is free again.
+		 */
 		kill(-p->pid, SIGKILL);
 		if (waitpid(p->pid, &status, WNOHANG) == p->pid)
 			died(p, status);
 	}
 }
 
-int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret, struct err *e)
+int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret,
+		struct err *e)
 {
 	struct up_proc *s = x_alloc(sizeof(*s));
 

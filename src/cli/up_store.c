@@ -1,4 +1,7 @@
-/* Storage of an instance: its folders, the loop-mounted btrfs file where the state folder is on no btrfs, and their end. */
+/*
+ * Storage of an instance: its folders, the loop-mounted btrfs file where the state folder is on no
+ * btrfs, and their end.
+ */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +63,8 @@ static int make_dirs(const struct conf *k, const struct up_dir *d, size_t n, str
 			r = fd_mkdir_p(path, d[i].mode & 0777);
 		if (r < 0)
 			return err_errno(e, r, "cannot make the folder %s", path);
-		if (chown(path, dir_owner(k, d[i].user), dir_owner(k, d[i].group)) < 0 || chmod(path, d[i].mode) < 0)
+		if (chown(path, dir_owner(k, d[i].user), dir_owner(k, d[i].group)) < 0 ||
+		    chmod(path, d[i].mode) < 0)
 			return err_errno(e, -errno, "cannot set owner and mode of %s", path);
 	}
 	return 0;
@@ -109,18 +113,25 @@ static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struc
 	if ((uint64_t)vfs.f_bavail * vfs.f_frsize < size_bytes + MKFS_RESERVE_BYTES) {
 		uint64_t fits = (uint64_t)vfs.f_bavail * vfs.f_frsize;
 
-		return err_set_code(e, -ENOSPC, "no-space", "%s has room for %llu GiB, the storage file would take %llu GiB; give a smaller --size (at least %llu GiB)",
-				    dir, (unsigned long long)(fits >> 30), (unsigned long long)(size_bytes >> 30), (unsigned long long)(UP_SIZE_MIN >> 30));
+		return err_set_code(
+			e, -ENOSPC, "no-space",
+			"%s has room for %llu GiB, the storage file would take %llu GiB; give a smaller --size (at least %llu GiB)",
+			dir, (unsigned long long)(fits >> 30),
+			(unsigned long long)(size_bytes >> 30),
+			(unsigned long long)(UP_SIZE_MIN >> 30));
 	}
-	up_say(c, "making the storage file %s (%llu GiB)", file, (unsigned long long)(size_bytes >> 30));
+	up_say(c, "making the storage file %s (%llu GiB)", file,
+	       (unsigned long long)(size_bytes >> 30));
 	fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return err_errno(e, -errno, "cannot make %s", temp);
 	if ((r = -posix_fallocate(fd, 0, (off_t)size_bytes)) < 0) {
 		unlink(temp);
-		return err_errno(e, r, "cannot reserve %llu GiB for %s", (unsigned long long)(size_bytes >> 30), file);
+		return err_errno(e, r, "cannot reserve %llu GiB for %s",
+				 (unsigned long long)(size_bytes >> 30), file);
 	}
-	r = up_exec((const char *const[]){ "mkfs.btrfs", "-q", "-f", "-L", "space", temp, NULL }, NULL, e);
+	r = up_exec((const char *const[]) { "mkfs.btrfs", "-q", "-f", "-L", "space", temp, NULL },
+		    NULL, e);
 	if (r >= 0 && rename(temp, file) < 0)
 		r = err_errno(e, -errno, "%s", file);
 	if (r < 0)
@@ -131,11 +142,14 @@ static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struc
 static int mount_file(const char *file, const char *data, struct err *e)
 {
 	autofree char *dev = NULL;
-	int r = up_exec((const char *const[]){ "losetup", "--find", "--show", "--direct-io=on", file, NULL }, &dev, e);
+	int r = up_exec((const char *const[]) { "losetup", "--find", "--show", "--direct-io=on",
+						file, NULL },
+			&dev, e);
 
 	if (r < 0) {
 		/* Not every file system that holds the file can do direct I/O. */
-		r = up_exec((const char *const[]){ "losetup", "--find", "--show", file, NULL }, &dev, e);
+		r = up_exec((const char *const[]) { "losetup", "--find", "--show", file, NULL },
+			    &dev, e);
 		if (r < 0)
 			return err_wrap(e, "no loop device for the storage file");
 	}
@@ -153,7 +167,8 @@ int up_store_open(struct cli *c, const struct conf *k, uint64_t size_bytes, stru
 
 	if (r < 0)
 		return r;
-	if (conf_path(k, data, CONF_STATE, "data") < 0 || conf_path(k, file, CONF_STATE, "storage.img") < 0)
+	if (conf_path(k, data, CONF_STATE, "data") < 0 ||
+	    conf_path(k, file, CONF_STATE, "storage.img") < 0)
 		return err_set(e, -ENAMETOOLONG, "the state folder's name is too long");
 	if ((r = fd_mkdir_p(data, 0700)) < 0)
 		return err_errno(e, r, "cannot make %s", data);
@@ -172,11 +187,14 @@ static int detach_loops(const char *file, struct err *e)
 {
 	autofree char *out = NULL;
 	char *save = NULL;
-	int r = up_exec((const char *const[]){ "losetup", "--noheadings", "--output", "NAME", "--associated", file, NULL }, &out, e);
+	int r = up_exec((const char *const[]) { "losetup", "--noheadings", "--output", "NAME",
+						"--associated", file, NULL },
+			&out, e);
 
 	if (r < 0)
 		return r;
-	for (char *dev = strtok_r(out, " \n", &save); dev && r >= 0; dev = strtok_r(NULL, " \n", &save))
+	for (char *dev = strtok_r(out, " \n", &save); dev && r >= 0;
+	     dev = strtok_r(NULL, " \n", &save))
 		r = up_exec((const char *const[]){ "losetup", "-d", dev, NULL }, NULL, e);
 	return r;
 }
@@ -186,7 +204,8 @@ int up_store_close(const struct conf *k, struct err *e)
 	char data[PATH_MAX], file[PATH_MAX];
 	int tries = 0;
 
-	if (conf_path(k, data, CONF_STATE, "data") < 0 || conf_path(k, file, CONF_STATE, "storage.img") < 0)
+	if (conf_path(k, data, CONF_STATE, "data") < 0 ||
+	    conf_path(k, file, CONF_STATE, "storage.img") < 0)
 		return err_set(e, -ENAMETOOLONG, "the state folder's name is too long");
 	if (!is_mount_point(data) || access(file, F_OK) < 0)
 		return 0;
@@ -200,8 +219,8 @@ int up_store_close(const struct conf *k, struct err *e)
 }
 
 /*
- * By descriptors and never through a link: folders in there belong to services, and what is left of one that was taken over
- * may put a link in the place of a folder while we are at it.
+ * By descriptors and never through a link: folders in there belong to services, and what is left of
+ * one that was taken over may put a link in the place of a folder while we are at it.
  */
 static void remove_tree(int at, const char *name, dev_t dev, int depth)
 {
@@ -214,7 +233,8 @@ static void remove_tree(int at, const char *name, dev_t dev, int depth)
 		unlinkat(at, name, 0);
 		return;
 	}
-	d = depth < REMOVE_DEPTH_MAX && fstat(fd, &st) == 0 && st.st_dev == dev ? fdopendir(fd) : NULL;
+	d = depth < REMOVE_DEPTH_MAX && fstat(fd, &st) == 0 && st.st_dev == dev ? fdopendir(fd)
+										: NULL;
 	if (!d) {
 		fd_close(fd);
 		return;
@@ -237,7 +257,10 @@ static int rmdir_one(const char *path, const struct stat *st, int type, struct F
 
 static void remove_cgroups(const char *root)
 {
-	static const char *const hierarchies[] = { "", "unified", "memory", "cpu", "cpu,cpuacct", "cpuacct", "pids", "freezer", "blkio", "devices", "cpuset", "systemd" };
+	static const char *const hierarchies[] = { "",	      "unified",     "memory",
+						   "cpu",     "cpu,cpuacct", "cpuacct",
+						   "pids",    "freezer",     "blkio",
+						   "devices", "cpuset",	     "systemd" };
 
 	for (size_t i = 0; i < ARRAY_LEN(hierarchies); i++) {
 		autofree char *path = x_asprintf("/sys/fs/cgroup/%s/%s", hierarchies[i], root);

@@ -14,15 +14,22 @@
 
 /* ---- keys ---- */
 
-struct keys_job { struct control *c; bool have; struct key_signer found; int result; struct err err; };
+struct keys_job {
+	struct control *c;
+	bool have;
+	struct key_signer found;
+	int result;
+	struct err err;
+};
 
 static void keys_run(void *arg)
 {
 	struct keys_job *j = arg;
 	struct store *s = ops_thread_store(j->c->store_url, &j->err);
 
-	j->result = s ? ops_signer_choose(s, j->c->keys_dir, j->c->root_public, ID_PURPOSE_LIFECYCLE, j->have, &j->found, &j->err) :
-			j->err.num;
+	j->result = s ? ops_signer_choose(s, j->c->keys_dir, j->c->root_public,
+					  ID_PURPOSE_LIFECYCLE, j->have, &j->found, &j->err)
+		      : j->err.num;
 }
 
 static void keys_done(void *arg)
@@ -76,7 +83,8 @@ static void end_one(struct end_job *j, struct store *s, const struct store_sandb
 		return;                          /* its delete is there already */
 	if (store_submit(s, b->id, "", LIFE_EV_DELETE, j->c->claimer, req, op, &e) < 0) {
 		if (e.num != -ENOENT)
-			log_warn("a sandbox whose time is over cannot be deleted", F_STR("sandbox", b->id), F_ERR(&e));
+			log_warn("a sandbox whose time is over cannot be deleted",
+				 F_STR("sandbox", b->id), F_ERR(&e));
 		return;
 	}
 	log_info("time is over", F_REQ(req), F_STR("sandbox", b->id));
@@ -93,7 +101,8 @@ static void end_run(void *arg)
 	char next[64];
 	size_t n = 0;
 
-	if (!s || store_now(s, &q.expired_before_ms, &j->err) < 0 || store_sandbox_list(s, &q, &rows, &n, next, &j->err) < 0)
+	if (!s || store_now(s, &q.expired_before_ms, &j->err) < 0 ||
+	    store_sandbox_list(s, &q, &rows, &n, next, &j->err) < 0)
 		return;
 	for (size_t i = 0; i < n; i++) {
 		end_one(j, s, &rows[i]);
@@ -144,8 +153,9 @@ static int set_strings(struct control *c, const struct control_conf *conf)
 	if (r == 0)
 		r = str_random_hex(rnd, 8);
 	if (r == 0)
-		r = conf->claimer ? str_copy(c->claimer, sizeof(c->claimer), conf->claimer) :
-				    str_format(c->claimer, sizeof(c->claimer), "space-control.%d.%s", (int)getpid(), rnd);
+		r = conf->claimer ? str_copy(c->claimer, sizeof(c->claimer), conf->claimer)
+				  : str_format(c->claimer, sizeof(c->claimer),
+					       "space-control.%d.%s", (int)getpid(), rnd);
 	return r;
 }
 
@@ -156,7 +166,8 @@ struct control *control_new(struct loop *l, const struct control_conf *conf, str
 	int r = set_strings(c, conf);
 
 	if (r < 0 || key_init() < 0)
-		r = err_set(e, r < 0 ? r : -EIO, "A setting is too long, or there are no random numbers.");
+		r = err_set(e, r < 0 ? r : -EIO,
+			    "A setting is too long, or there are no random numbers.");
 	if (r == 0)
 		r = ops_root_public(c->root_pub, c->root_public, e);
 	if (r == 0)

@@ -1,5 +1,6 @@
 /*
- * space-control: what shall be and what is, compared without end (L-3). Four loops, each a timer and jobs in workers:
+ * space-control: what shall be and what is, compared without end (L-3). Four loops, each a timer
+ * and jobs in workers:
  *
  *	drive      operations that nobody drives (their driver died, or gave them back): claimed and driven (ops/ops.h)
  *	nodes      each node's report: seen, its bundle's number, the observed state of its sandboxes; an older bundle is
@@ -7,8 +8,8 @@
  *	end        sandboxes whose time is over: deleted
  *	keys       which key signs
  *
- * Any number of replicas may run: operations are claimed in the database, everything else is idempotent, and the database
- * drops what is stale.
+ * Any number of replicas may run: operations are claimed in the database, everything else is
+ * idempotent, and the database drops what is stale.
  */
 #ifndef CONTROL_CONTROL_H
 #define CONTROL_CONTROL_H

@@ -1,4 +1,7 @@
-/* Operations without a driver: looked for every CONTROL_CLAIM_MS, and again at once while there are some. */
+/*
+ * Operations without a driver: looked for every CONTROL_CLAIM_MS, and again at once while there are
+ * some.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +12,14 @@
 #include "control/control.h"
 #include "ops/signer.h"
 
-struct drive_job { struct control *c; struct store_op op; struct key_signer signer; int result; int64_t start_ms; struct err err; };
+struct drive_job {
+	struct control *c;
+	struct store_op op;
+	struct key_signer signer;
+	int result;
+	int64_t start_ms;
+	struct err err;
+};
 struct claim_job { struct control *c; struct store_op op; int result; struct err err; };
 
 static void claim(struct control *c);
@@ -18,7 +28,10 @@ static void drive_run(void *arg)
 {
 	struct drive_job *j = arg;
 	struct store *s = ops_thread_store(j->c->store_url, &j->err);
-	struct ops_ctx ctx = { .store = s, .signer = &j->signer, .claimer = j->c->claimer, .timeout_ms = CONTROL_LIFECYCLE_MS };
+	struct ops_ctx ctx = { .store = s,
+			       .signer = &j->signer,
+			       .claimer = j->c->claimer,
+			       .timeout_ms = CONTROL_LIFECYCLE_MS };
 
 	j->result = s ? ops_drive(&ctx, &j->op, &j->err) : j->err.num;
 }
@@ -30,10 +43,13 @@ static void drive_done(void *arg)
 
 	c->n_driving--;
 	if (j->result < 0)
-		log_info("operation not ended", F_REQ(j->op.request_id), F_STR("sandbox", j->op.sandbox),
-			 F_STR("kind", life_event_names[j->op.kind]), F_UINT("tries", j->op.tries), F_ERR(&j->err));
+		log_info("operation not ended", F_REQ(j->op.request_id),
+			 F_STR("sandbox", j->op.sandbox),
+			 F_STR("kind", life_event_names[j->op.kind]), F_UINT("tries", j->op.tries),
+			 F_ERR(&j->err));
 	else
-		log_info("operation ended", F_REQ(j->op.request_id), F_STR("sandbox", j->op.sandbox),
+		log_info("operation ended", F_REQ(j->op.request_id),
+			 F_STR("sandbox", j->op.sandbox),
 			 F_STR("kind", life_event_names[j->op.kind]), F_UINT("tries", j->op.tries),
 			 F_INT("ms", clock_mono_ms() - j->start_ms));
 	key_signer_done(&j->signer);
@@ -73,7 +89,8 @@ static void claim_done(void *arg)
 
 	c->claiming = false;
 	if (j->result == 0) {
-		log_info("operation claimed", F_REQ(j->op.request_id), F_STR("sandbox", j->op.sandbox),
+		log_info("operation claimed", F_REQ(j->op.request_id),
+			 F_STR("sandbox", j->op.sandbox),
 			 F_STR("kind", life_event_names[j->op.kind]), F_UINT("tries", j->op.tries));
 		drive_op(c, &j->op);
 		claim(c);

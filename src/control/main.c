@@ -31,7 +31,12 @@ static void stop(struct daemon_ctx *d)
 static const char *const syscalls[] = { NULL };     /* no more than every daemon needs */
 
 static const struct daemon_def def = {
-	.name = "space-control", .user = "space-ctl", .umask = 007, .syscalls = syscalls, .start = start, .stop = stop,
+	.name = "space-control",
+	.user = "space-ctl",
+	.umask = 007,
+	.syscalls = syscalls,
+	.start = start,
+	.stop = stop,
 };
 
 int main(int argc, char **argv)

@@ -1,15 +1,18 @@
 /*
- * Theory of operation. For each node one job at a time: first the rows that should run there are read, then the node's report.
- * In this order, because a row becomes "running" only after the node has committed its record: what the rows say and the
- * report does not have is lost, not merely newer. (Even so it must be missing in CONTROL_LOST_AFTER reports in a row.)
+ * Theory of operation. For each node one job at a time: first the rows that should run there are
+ * read, then the node's report. In this order, because a row becomes "running" only after the node
+ * has committed its record: what the rows say and the report does not have is lost, not merely
+ * newer. (Even so it must be missing in CONTROL_LOST_AFTER reports in a row.)
  *
- * Per sandbox of the report, by generation: older than the row's - a start is on its way, nothing to do; newer - the database
- * was set back, nothing that we may decide here; the same - the state is handed to the database, which takes it unless an
- * operation is unfinished. No row at all: it was deleted (or never ours); the node is told to delete it. That is safe, since a
- * row is written before the node is asked to create anything, and an ID is never used again.
+ * Per sandbox of the report, by generation: older than the row's - a start is on its way, nothing
+ * to do; newer - the database was set back, nothing that we may decide here; the same - the state
+ * is handed to the database, which takes it unless an operation is unfinished. No row at all: it
+ * was deleted (or never ours); the node is told to delete it. That is safe, since a row is written
+ * before the node is asked to create anything, and an ID is never used again.
  *
- * A reboot inside the guest ends the execution; the node says "stopped" with that reason. The row keeps the reason until
- * something else is decided, so any replica can make a start of it at any time after.
+ * A reboot inside the guest ends the execution; the node says "stopped" with that reason. The row
+ * keeps the reason until something else is decided, so any replica can make a start of it at any
+ * time after.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,12 +47,20 @@ struct node_job {
 
 /* ---- calls ---- */
 
-static int node_get(struct node_job *j, const char *method, const char *target, const char *op, const char *body, json_t **ret,
-		    struct err *e)
+static int node_get(struct node_job *j, const char *method, const char *target, const char *op,
+		    const char *body, json_t **ret, struct err *e)
 {
-	const struct http_field fields[] = { { "Space-Op", op }, { "Space-Request-Id", j->c->claimer }, { NULL, NULL } };
-	const struct http_call call = { .addr = j->node->addr, .method = method, .target = target, .host = "node", .fields = fields,
-					.body = body, .body_len = body ? strlen(body) : 0, .timeout_ms = CONTROL_CALL_MS,
+	const struct http_field fields[] = { { "Space-Op", op },
+					     { "Space-Request-Id", j->c->claimer },
+					     { NULL, NULL } };
+	const struct http_call call = { .addr = j->node->addr,
+					.method = method,
+					.target = target,
+					.host = "node",
+					.fields = fields,
+					.body = body,
+					.body_len = body ? strlen(body) : 0,
+					.timeout_ms = CONTROL_CALL_MS,
 					.max_answer = CONTROL_REPORT_MAX };
 	struct http_answer a = { 0 };
 	int r = http_call(&call, &a, e);
@@ -91,7 +102,8 @@ static uint64_t update_bundle(struct node_job *j, struct store *s, uint64_t has)
 	if (store_bundle_get(s, &number, &text, &e) < 0 || number <= has)
 		return has;
 	if (node_get(j, "PUT", "/bundle", "bundle", text, &answer, &e) < 0) {
-		log_warn("the key bundle was not taken", F_STR("worker", j->node->worker), F_UINT("number", number), F_ERR(&e));
+		log_warn("the key bundle was not taken", F_STR("worker", j->node->worker),
+			 F_UINT("number", number), F_ERR(&e));
 		return has;
 	}
 	has = number_of(answer, "number");
@@ -117,8 +129,9 @@ static void save_report(struct node_job *j, struct store *s, json_t *node, uint6
 
 static int identity_of(const struct node_job *j, json_t *box, struct identity *ret)
 {
-	*ret = (struct identity){ .substrate = ID_SUBSTRATE_MICROVM, .generation = number_of(box, "generation"),
-				  .attempt = number_of(box, "attempt") };
+	*ret = (struct identity) { .substrate = ID_SUBSTRATE_MICROVM,
+				   .generation = number_of(box, "generation"),
+				   .attempt = number_of(box, "attempt") };
 	if (str_copy(ret->tenant, sizeof(ret->tenant), string_of(box, "tenant")) < 0 ||
 	    str_copy(ret->sandbox, sizeof(ret->sandbox), string_of(box, "sandbox")) < 0 ||
 	    str_copy(ret->worker, sizeof(ret->worker), j->node->worker) < 0 ||
@@ -135,12 +148,15 @@ static void delete_unwanted(struct node_job *j, const struct identity *id)
 	int r;
 
 	str_format(req, sizeof(req), "unwanted-%s", id->sandbox);
-	r = ops_node_call(j->node->addr, &j->signer, id, "delete", spec, req, CONTROL_CALL_MS, &answer, &e);
+	r = ops_node_call(j->node->addr, &j->signer, id, "delete", spec, req, CONTROL_CALL_MS,
+			  &answer, &e);
 	if (r < 0)
-		log_warn("a sandbox that nobody wants was not deleted", F_REQ(req), F_STR("sandbox", id->sandbox), F_ERR(&e));
+		log_warn("a sandbox that nobody wants was not deleted", F_REQ(req),
+			 F_STR("sandbox", id->sandbox), F_ERR(&e));
 	else
-		log_info("deleted on the node: no row wants it", F_REQ(req), F_STR("sandbox", id->sandbox),
-			 F_STR("worker", id->worker), F_UINT("generation", id->generation));
+		log_info("deleted on the node: no row wants it", F_REQ(req),
+			 F_STR("sandbox", id->sandbox), F_STR("worker", id->worker),
+			 F_UINT("generation", id->generation));
 	json_decref(answer);
 	json_decref(spec);
 }
@@ -156,33 +172,40 @@ static void start_again(struct node_job *j, struct store *s, const char *sandbox
 	str_format(req, sizeof(req), "reboot-%s", sandbox);
 	if (store_submit(s, sandbox, "", LIFE_EV_START, j->c->claimer, req, op, &e) < 0) {
 		if (e.num != -EBUSY && e.num != -ENOENT)
-			log_warn("no start after the guest's reboot", F_REQ(req), F_STR("sandbox", sandbox), F_ERR(&e));
-	} else if (op->id != 0 && op->state == STORE_OP_CLAIMED && str_eq(op->claimer, j->c->claimer)) {
-		log_info("the guest has rebooted: the next execution starts", F_REQ(req), F_STR("sandbox", sandbox),
-			 F_UINT("generation", op->generation));
+			log_warn("no start after the guest's reboot", F_REQ(req),
+				 F_STR("sandbox", sandbox), F_ERR(&e));
+	} else if (op->id != 0 && op->state == STORE_OP_CLAIMED &&
+		   str_eq(op->claimer, j->c->claimer)) {
+		log_info("the guest has rebooted: the next execution starts", F_REQ(req),
+			 F_STR("sandbox", sandbox), F_UINT("generation", op->generation));
 		j->n_ops++;
 	}
 }
 
-static void compare(struct node_job *j, struct store *s, const struct store_sandbox *b, const struct identity *id, enum life_state state,
-		    const char *reason)
+static void compare(struct node_job *j, struct store *s, const struct store_sandbox *b,
+		    const struct identity *id, enum life_state state, const char *reason)
 {
 	struct err e = { 0 };
 	int r = 0;
 
-	if (b->generation != id->generation || memcmp(b->activation, id->activation, ID_ACTIVATION_BYTES) != 0)
+	if (b->generation != id->generation ||
+	    memcmp(b->activation, id->activation, ID_ACTIVATION_BYTES) != 0)
 		return;
 	if (state != LIFE_RUNNING && state != LIFE_STOPPED)
 		return;
 	if (b->observed != state) {
 		r = store_sandbox_observed(s, b->id, id->generation, state, reason, &e);
 		if (r == 0)
-			log_info("observed", F_STR("sandbox", b->id), F_UINT("generation", id->generation),
-				 F_STR("was", life_state_names[b->observed]), F_STR("is", life_state_names[state]), F_STR("reason", reason));
+			log_info("observed", F_STR("sandbox", b->id),
+				 F_UINT("generation", id->generation),
+				 F_STR("was", life_state_names[b->observed]),
+				 F_STR("is", life_state_names[state]), F_STR("reason", reason));
 		else if (r != -EBUSY && r != -ESTALE && r != -ENOENT)
-			log_warn("the observed state was not stored", F_STR("sandbox", b->id), F_ERR(&e));
+			log_warn("the observed state was not stored", F_STR("sandbox", b->id),
+				 F_ERR(&e));
 	}
-	if (r == 0 && state == LIFE_STOPPED && str_eq(reason, life_event_names[LIFE_EV_GUEST_REBOOT]) &&
+	if (r == 0 && state == LIFE_STOPPED &&
+	    str_eq(reason, life_event_names[LIFE_EV_GUEST_REBOOT]) &&
 	    (b->observed != LIFE_STOPPED || str_eq(b->reason, reason)))
 		start_again(j, s, b->id);
 }
@@ -215,13 +238,16 @@ static void look_at(struct node_job *j, struct store *s, json_t *box)
 
 struct wanted { char id[ID_SANDBOX_LEN + 1]; uint64_t generation; };
 
-static int list_wanted(struct node_job *j, struct store *s, struct wanted **ret, size_t *ret_n, struct err *e)
+static int list_wanted(struct node_job *j, struct store *s, struct wanted **ret, size_t *ret_n,
+		       struct err *e)
 {
 	char cursor[64] = "", next[64] = "";
 	int r;
 
 	do {
-		const struct store_list q = { .tenant = "", .state_csv = "running", .cursor = cursor, .limit = LIST_PAGE };
+		const struct store_list q = {
+			.tenant = "", .state_csv = "running", .cursor = cursor, .limit = LIST_PAGE
+		};
 		struct store_sandbox *rows = NULL;
 		size_t n = 0;
 
@@ -251,7 +277,8 @@ static bool reported(json_t *boxes, const char *id)
 	return false;
 }
 
-static void look_for_lost(struct node_job *j, struct store *s, const struct wanted *w, size_t n, json_t *boxes)
+static void look_for_lost(struct node_job *j, struct store *s, const struct wanted *w, size_t n,
+			  json_t *boxes)
 {
 	struct map *missing = map_new(STORE_JSON_MAX);
 
@@ -264,9 +291,11 @@ static void look_for_lost(struct node_job *j, struct store *s, const struct want
 		map_put(missing, w[i].id, (void *)times);
 		if (times < CONTROL_LOST_AFTER)
 			continue;
-		if (store_sandbox_observed(s, w[i].id, w[i].generation, LIFE_STOPPED, "lost: the node does not have it", &e) == 0)
-			log_warn("the node does not have a sandbox that should run there", F_STR("worker", j->node->worker),
-				 F_STR("sandbox", w[i].id), F_UINT("generation", w[i].generation));
+		if (store_sandbox_observed(s, w[i].id, w[i].generation, LIFE_STOPPED,
+					   "lost: the node does not have it", &e) == 0)
+			log_warn("the node does not have a sandbox that should run there",
+				 F_STR("worker", j->node->worker), F_STR("sandbox", w[i].id),
+				 F_UINT("generation", w[i].generation));
 	}
 	map_free(j->node->missing);
 	j->node->missing = missing;

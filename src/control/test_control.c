@@ -1,4 +1,6 @@
-/* space-control whole, with a real database; the test stands in for the node behind a real socket. */
+/*
+ * space-control whole, with a real database; the test stands in for the node behind a real socket.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,7 +68,8 @@ static void on_body(struct http_req *r, const char *body, size_t len, void *arg)
 	}
 	if (g->fail_times > 0) {
 		g->fail_times--;
-		http_req_answer(r, g->fail_status, NULL, "application/json", g->fail_body, strlen(g->fail_body));
+		http_req_answer(r, g->fail_status, NULL, "application/json", g->fail_body,
+				strlen(g->fail_body));
 		return;
 	}
 	http_req_answer(r, 200, NULL, "application/json", "{\"state\":\"running\"}", 19);
@@ -74,7 +77,8 @@ static void on_body(struct http_req *r, const char *body, size_t len, void *arg)
 
 static void report(struct rig *g, struct http_req *r)
 {
-	json_t *v = json_pack("{s:{s:s,s:I},s:O}", "node", "worker", WORKER, "bundle", (json_int_t)g->node_bundle, "sandboxes", g->boxes);
+	json_t *v = json_pack("{s:{s:s,s:I},s:O}", "node", "worker", WORKER, "bundle",
+			      (json_int_t)g->node_bundle, "sandboxes", g->boxes);
 	autofree char *text = json_dumps(v, 0);
 
 	g->reports++;
@@ -99,7 +103,8 @@ static void on_request(struct http_req *r, void *arg)
 			fail_msg("%s", e.text);
 		assert_int_equal(g->cap.purpose, ID_PURPOSE_LIFECYCLE);
 		g->calls++;
-		str_format(g->kinds + strlen(g->kinds), sizeof(g->kinds) - strlen(g->kinds), "%s ", h->target + strlen("/lifecycle/"));
+		str_format(g->kinds + strlen(g->kinds), sizeof(g->kinds) - strlen(g->kinds), "%s ",
+			   h->target + strlen("/lifecycle/"));
 	}
 	http_req_read_body(r, on_body, g);
 }
@@ -133,8 +138,12 @@ static void add_key(struct rig *g, const char *kid)
 static int setup(void **state)
 {
 	struct rig *g = x_alloc(sizeof(*g));
-	const struct http_server_conf sc = { .head_timeout_ms = 5000, .idle_timeout_ms = 60000, .max_conns = 100, .max_body = 1 << 20,
-					     .handle = on_request, .arg = g };
+	const struct http_server_conf sc = { .head_timeout_ms = 5000,
+					     .idle_timeout_ms = 60000,
+					     .max_conns = 100,
+					     .max_body = 1 << 20,
+					     .handle = on_request,
+					     .arg = g };
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	char hex[2 * KEY_PUBLIC_BYTES + 1];
 	struct store_key key;
@@ -158,7 +167,11 @@ static int setup(void **state)
 	add_key(g, "ctl-000001");
 	g->node_bundle = 1;
 	assert_int_equal(store_node_put(g->store, WORKER, g->node_addr, &e), 0);
-	assert_int_equal(store_key_add(g->store, "acme", "first", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", "e2b_00000000", &key, &e), 0);     /* makes the tenant */
+	assert_int_equal(
+		store_key_add(g->store, "acme", "first",
+			      "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+			      "e2b_00000000", &key, &e),
+		0); /* makes the tenant */
 	g->node = http_server_new(g->loop, &sc);
 	if (listener_new(g->loop, "node", g->node_addr, 0600, on_accept, g, &g->listener, &e) < 0)
 		fail_msg("%s", e.text);
@@ -168,7 +181,9 @@ static int setup(void **state)
 
 static void start(struct rig *g)
 {
-	const struct control_conf cc = { .store_url = g->url, .keys_dir = g->keys, .root_pub = g->root_pub };
+	const struct control_conf cc = { .store_url = g->url,
+					 .keys_dir = g->keys,
+					 .root_pub = g->root_pub };
 	struct err e = { 0 };
 
 	g->control = control_new(g->loop, &cc, &e);
@@ -178,8 +193,10 @@ static void start(struct rig *g)
 
 static int teardown(void **state)
 {
-	static const char *const names[] = { "space.db", "space.db-wal", "space.db-shm", "node.sock", "root.pub",
-					     "keys/ctl-000001.key", "keys/ctl-000002.key" };
+	static const char *const names[] = { "space.db",	   "space.db-wal",
+					     "space.db-shm",	   "node.sock",
+					     "root.pub",	   "keys/ctl-000001.key",
+					     "keys/ctl-000002.key" };
 	struct rig *g = *state;
 
 	control_free(g->control);
@@ -213,7 +230,12 @@ static int teardown(void **state)
 /* A sandbox whose create is finished (running) or was given back to the queue. */
 static struct store_sandbox add_box(struct rig *g, bool done, int64_t end_ms)
 {
-	struct store_sandbox b = { .generation = 1, .attempt = 1, .memory_mib = 512, .vcpus = 1, .disk_mib = 8192, .end_ms = end_ms };
+	struct store_sandbox b = { .generation = 1,
+				   .attempt = 1,
+				   .memory_mib = 512,
+				   .vcpus = 1,
+				   .disk_mib = 8192,
+				   .end_ms = end_ms };
 	struct store_op op;
 	struct err e = { 0 };
 
@@ -233,17 +255,21 @@ static struct store_sandbox add_box(struct rig *g, bool done, int64_t end_ms)
 	return b;
 }
 
-static void put_box(struct rig *g, const struct store_sandbox *b, const char *state, const char *reason)
+static void put_box(struct rig *g, const struct store_sandbox *b, const char *state,
+		    const char *reason)
 {
 	char activation[ID_ACTIVATION_HEX + 1];
 
 	str_hex(activation, b->activation, sizeof(b->activation));
-	json_array_append_new(g->boxes, json_pack("{s:s,s:s,s:s,s:I,s:s,s:i,s:s,s:i}", "sandbox", b->id, "tenant", b->tenant, "state", state,
-						  "generation", (json_int_t)b->generation, "activation", activation, "attempt", 1, "reason",
-						  reason, "since_ms", 1));
+	json_array_append_new(g->boxes,
+			      json_pack("{s:s,s:s,s:s,s:I,s:s,s:i,s:s,s:i}", "sandbox", b->id,
+					"tenant", b->tenant, "state", state, "generation",
+					(json_int_t)b->generation, "activation", activation,
+					"attempt", 1, "reason", reason, "since_ms", 1));
 }
 
-static enum life_state observed(struct rig *g, const char *id, char reason[128], uint64_t *generation)
+static enum life_state observed(struct rig *g, const char *id, char reason[128],
+				uint64_t *generation)
 {
 	struct store_sandbox b = { 0 };
 	enum life_state s;
@@ -363,7 +389,8 @@ static void test_lost(void **state)
 static void test_time_over(void **state)
 {
 	struct rig *g = *state;
-	struct store_sandbox b = add_box(g, true, clock_wall_ms() - 1), later = add_box(g, true, clock_wall_ms() + 3600000);
+	struct store_sandbox b = add_box(g, true, clock_wall_ms() - 1),
+			     later = add_box(g, true, clock_wall_ms() + 3600000);
 
 	put_box(g, &later, "running", "");
 	start(g);
@@ -397,7 +424,9 @@ static void test_rotation(void **state)
 	free(nodes);
 }
 
-/* A node that takes its time: the claim is renewed, and nobody else drives the operation meanwhile. */
+/*
+ * A node that takes its time: the claim is renewed, and nobody else drives the operation meanwhile.
+ */
 static void test_renewal(void **state)
 {
 	struct rig *g = *state;
@@ -445,8 +474,9 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_leftover), T(test_fails_for_good), T(test_observed), T(test_guest_reboot), T(test_unwanted), T(test_lost),
-		T(test_time_over), T(test_renewal), T(test_rotation), T(test_replicas),
+		T(test_leftover), T(test_fails_for_good), T(test_observed),  T(test_guest_reboot),
+		T(test_unwanted), T(test_lost),		  T(test_time_over), T(test_renewal),
+		T(test_rotation), T(test_replicas),
 	};
 
 	log_open("test", "test");

@@ -33,12 +33,15 @@ static bool conf_is_instance(const char *s)
 	       str_is(s, 1, CONF_INSTANCE_MAX, "abcdefghijklmnopqrstuvwxyz0123456789");
 }
 
-/* Absolute, in its shortest form, without bytes that a log or a mount table would have to escape. */
+/*
+ * Absolute, in its shortest form, without bytes that a log or a mount table would have to escape.
+ */
 static bool conf_is_path(const char *s)
 {
 	if (s[0] != '/' || !s[1])
 		return false;
-	if (!str_is(s, 2, CONF_PATH_MAX - 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/"))
+	if (!str_is(s, 2, CONF_PATH_MAX - 1,
+		    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/"))
 		return false;
 	while (*s) {
 		size_t n = strcspn(s + 1, "/");
@@ -52,7 +55,9 @@ static bool conf_is_path(const char *s)
 
 static bool conf_is_component(const char *s)
 {
-	return s[0] != '.' && str_is(s, 1, 63, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+	return s[0] != '.' &&
+	       str_is(s, 1, 63,
+		      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
 }
 
 static bool conf_is_uuid(const char *s)
@@ -72,7 +77,8 @@ static bool conf_is_accel(const char *s)
 
 static bool conf_is_address(const char *s)
 {
-	return str_is(s, 1, 127, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/:[]") &&
+	return str_is(s, 1, 127,
+		      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+@/:[]") &&
 	       (str_starts(s, "tcp:") || str_starts(s, "unix:/"));
 }
 
@@ -82,7 +88,8 @@ static bool conf_is_domain(const char *s)
 	size_t n = colon ? (size_t)(colon - s) : strlen(s);
 	uint64_t port;
 
-	if (n == 0 || strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") != n)
+	if (n == 0 ||
+	    strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") != n)
 		return false;
 	return !colon || (str_to_u64(colon + 1, 65535, &port) == 0 && port > 0);
 }
@@ -99,7 +106,8 @@ static const struct conf_field {
 } conf_fields[] = {
 #define CONF_ROW(field, kind, ok, form) \
 	{ #field, kind, offsetof(struct conf, field), sizeof(((struct conf *)0)->field), ok, form }
-	CONF_ROW(instance, CONF_TEXT, conf_is_instance, "1 to 12 lower-case letters and digits, a letter first"),
+	CONF_ROW(instance, CONF_TEXT, conf_is_instance,
+		 "1 to 12 lower-case letters and digits, a letter first"),
 	CONF_ROW(state_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(run_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(cache_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
@@ -108,14 +116,17 @@ static const struct conf_field {
 	CONF_ROW(kernel, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(initrd, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
 	CONF_ROW(base_image, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
-	CONF_ROW(template_id, CONF_TEXT, conf_is_component, "one name of letters, digits and . _ -"),
-	CONF_ROW(cgroup_root, CONF_TEXT, conf_is_component, "one name of letters, digits and . _ -"),
+	CONF_ROW(template_id, CONF_TEXT, conf_is_component,
+		 "one name of letters, digits and . _ -"),
+	CONF_ROW(cgroup_root, CONF_TEXT, conf_is_component,
+		 "one name of letters, digits and . _ -"),
 	CONF_ROW(uid_base, CONF_NUMBER, NULL, NULL),
 	CONF_ROW(users, CONF_USERS, NULL, NULL),
 	CONF_ROW(worker, CONF_TEXT, conf_is_uuid, "a UUID in lower case"),
 	CONF_ROW(accel, CONF_TEXT, conf_is_accel, "auto, kvm or tcg"),
 	CONF_ROW(api_listen, CONF_TEXT, conf_is_address, "tcp:ADDRESS:PORT or unix:/PATH"),
-	CONF_ROW(domain, CONF_TEXT, conf_is_domain, "a host name, with :PORT where that is not the usual one"),
+	CONF_ROW(domain, CONF_TEXT, conf_is_domain,
+		 "a host name, with :PORT where that is not the usual one"),
 	CONF_ROW(max_sandboxes, CONF_NUMBER, NULL, NULL),
 #undef CONF_ROW
 };
@@ -127,16 +138,21 @@ static int conf_check_ids(const struct conf *c, struct err *e)
 	if (c->max_sandboxes < 1 || c->max_sandboxes > CONF_SANDBOXES_MAX)
 		return err_set(e, -ERANGE, "max_sandboxes must be 1 to %d", CONF_SANDBOXES_MAX);
 	if (c->uid_base < CONF_UID_MIN || end > UINT32_MAX - 1)
-		return err_set(e, -ERANGE, "uid_base must be %d or more, with 4 * max_sandboxes numbers above it", CONF_UID_MIN);
+		return err_set(
+			e, -ERANGE,
+			"uid_base must be %d or more, with 4 * max_sandboxes numbers above it",
+			CONF_UID_MIN);
 	for (int i = 0; i < CONF_USER_COUNT; i++) {
 		if (c->users[i] == 0 || c->users[i] == (uid_t)-1)
-			return err_set(e, -EINVAL, "users.%s must be a number of its own, not root", conf_user_names[i]);
+			return err_set(e, -EINVAL, "users.%s must be a number of its own, not root",
+				       conf_user_names[i]);
 		if (c->users[i] >= c->uid_base && c->users[i] < end)
-			return err_set(e, -EINVAL, "users.%s lies among the sandboxes' uids", conf_user_names[i]);
+			return err_set(e, -EINVAL, "users.%s lies among the sandboxes' uids",
+				       conf_user_names[i]);
 		for (int k = 0; k < i; k++)
 			if (c->users[k] == c->users[i])
-				return err_set(e, -EINVAL, "users.%s and users.%s are the same", conf_user_names[k],
-					       conf_user_names[i]);
+				return err_set(e, -EINVAL, "users.%s and users.%s are the same",
+					       conf_user_names[k], conf_user_names[i]);
 	}
 	return 0;
 }
@@ -168,7 +184,8 @@ static int conf_get_users(json_t *v, struct conf *ret, struct err *e)
 	if (!json_is_object(v))
 		return err_set(e, -EINVAL, "users must be an object");
 	for (int i = 0; i < CONF_USER_COUNT; i++) {
-		int r = conf_get_number(json_object_get(v, conf_user_names[i]), conf_user_names[i], &ret->users[i], e);
+		int r = conf_get_number(json_object_get(v, conf_user_names[i]), conf_user_names[i],
+					&ret->users[i], e);
 
 		if (r < 0)
 			return err_wrap(e, "users");
@@ -249,13 +266,17 @@ int conf_load(const char *path, struct conf *ret, struct err *e)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_errno(e, -errno, "cannot read the configuration %s", path);
 	if (!S_ISREG(st.st_mode) || st.st_uid != 0 || (st.st_mode & 022))
-		return err_set(e, -EPERM, "the configuration %s must be a file owned by root that nobody else may write", path);
+		return err_set(
+			e, -EPERM,
+			"the configuration %s must be a file owned by root that nobody else may write",
+			path);
 	text = x_alloc(CONF_FILE_MAX + 1);
 	n = fd_read_full(fd, text, CONF_FILE_MAX + 1, 1000);
 	if (n < 0)
 		return err_errno(e, (int)n, "cannot read the configuration %s", path);
 	if (n > CONF_FILE_MAX)
-		return err_set(e, -EFBIG, "the configuration %s is longer than %d bytes", path, CONF_FILE_MAX);
+		return err_set(e, -EFBIG, "the configuration %s is longer than %d bytes", path,
+			       CONF_FILE_MAX);
 	r = conf_parse(text, (size_t)n, ret, e);
 	return r < 0 ? err_wrap(e, "configuration %s", path) : 0;
 }

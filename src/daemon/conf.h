@@ -1,6 +1,6 @@
 /*
- * Configuration of an instance: one JSON file for all its programs, written by `space up` (or by hand for systemd),
- * read by every daemon. Unknown fields are refused. All paths are absolute.
+ * Configuration of an instance: one JSON file for all its programs, written by `space up` (or by
+ * hand for systemd), read by every daemon. Unknown fields are refused. All paths are absolute.
  *
  *	{ "instance": "default", "state_dir": "/var/lib/space/default", "run_dir": "/run/space/default",
  *	  "cache_dir": "/var/cache/space", "lib_dir": "/usr/local/lib/space", "uid_base": 2000000000,
@@ -28,7 +28,8 @@ extern const char *const conf_user_names[CONF_USER_COUNT];
 
 struct conf {
 	char instance[CONF_INSTANCE_MAX + 1];
-	char state_dir[CONF_PATH_MAX], run_dir[CONF_PATH_MAX], cache_dir[CONF_PATH_MAX], lib_dir[CONF_PATH_MAX];
+	char state_dir[CONF_PATH_MAX], run_dir[CONF_PATH_MAX], cache_dir[CONF_PATH_MAX],
+		lib_dir[CONF_PATH_MAX];
 	char cgroup_root[64];            /* one path component below each hierarchy's root */
 	uint32_t uid_base;               /* first of 4 * max_sandboxes uids */
 	uid_t users[CONF_USER_COUNT];    /* gid = uid */
@@ -37,7 +38,10 @@ struct conf {
 	char api_listen[128];
 	char domain[128];
 	uint32_t max_sandboxes;
-	/* The files that the base template is made of (written by `space up`; node-manager reads them). */
+	/*
+	 * The files that the base template is made of (written by `space up`; node-manager reads
+	 * them).
+	 */
 	char kernel[CONF_PATH_MAX], initrd[CONF_PATH_MAX], base_image[CONF_PATH_MAX];
 	char vmm[CONF_PATH_MAX];             /* folder CACHE/vmm/DIGEST of image/vmm.sh: the root tree of the VMM's jail */
 	char template_id[64];                /* "base-" and 16 hex digits: digest of everything in the recipe */
@@ -47,7 +51,10 @@ int conf_load(const char *path, struct conf *ret, struct err *e);      /* must b
 int conf_write(const char *path, const struct conf *c, struct err *e);
 int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
 
-/* Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock"). -ENAMETOOLONG. */
+/*
+ * Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock").
+ * -ENAMETOOLONG.
+ */
 enum conf_dir { CONF_RUN, CONF_STATE, CONF_CACHE, CONF_LIB };
 int conf_path(const struct conf *c, char dst[PATH_MAX], enum conf_dir dir, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));

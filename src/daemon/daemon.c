@@ -87,8 +87,9 @@ static int daemon_become(const struct daemon_def *def, uid_t id, gid_t gid, stru
 		return err_errno(e, -errno, "cannot keep capabilities");
 	if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, gid, gid, gid) < 0 ||
 	    syscall(SYS_setresuid, id, id, id) < 0)
-		return err_errno(e, -errno, "cannot become the user %s (%u); start this program as root", def->user ? def->user : "root",
-				 (unsigned)id);
+		return err_errno(e, -errno,
+				 "cannot become the user %s (%u); start this program as root",
+				 def->user ? def->user : "root", (unsigned)id);
 	return 0;
 }
 
@@ -99,7 +100,10 @@ static int daemon_reduce(const struct daemon_def *def, uid_t id, gid_t gid, stru
 
 	if (r < 0)
 		return err_errno(e, r, "cannot read the capabilities");
-	/* Without CAP_SETPCAP the bounding set stays; no_new_privs keeps exec(2) from drawing on it. */
+	/*
+	 * Without CAP_SETPCAP the bounding set stays; no_new_privs keeps exec(2) from drawing on
+	 * it.
+	 */
 	if (permitted >> CAP_SETPCAP & 1)
 		r = daemon_drop_bounding(def->keep_caps);
 	if (r < 0)
@@ -135,7 +139,8 @@ int daemon_confine(const struct daemon_def *def, const struct conf *c, struct er
 	int r;
 
 	if (id == (uid_t)-1 || gid == (gid_t)-1)
-		return err_set(e, -EINVAL, "there is no user \"%s\" in the configuration", id == (uid_t)-1 ? def->user : group);
+		return err_set(e, -EINVAL, "there is no user \"%s\" in the configuration",
+			       id == (uid_t)-1 ? def->user : group);
 	if (daemon_threads() != 1)
 		return err_set(e, -EBUSY, "confinement must come before threads");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || setrlimit(RLIMIT_CORE, &none) < 0)
@@ -185,7 +190,10 @@ static int daemon_watch_lifeline(struct loop *l, struct loop_io *io, struct err 
 	return r < 0 ? err_errno(e, r, "SPACE_LIFELINE_FD is not a descriptor to watch") : 0;
 }
 
-/* sd_notify(3): the socket is opened before confinement and used after it. -1 = nobody wants to know. */
+/*
+ * sd_notify(3): the socket is opened before confinement and used after it. -1 = nobody wants to
+ * know.
+ */
 static int daemon_notify_open(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -203,7 +211,8 @@ static int daemon_notify_open(void)
 		sa.sun_path[0] = '\0';
 	unsetenv("NOTIFY_SOCKET");
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&sa, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
+	if (fd < 0 || connect(fd, (struct sockaddr *)&sa,
+			      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)) < 0)
 		return -1;
 	return TAKE_FD(fd);
 }
@@ -224,7 +233,9 @@ static int daemon_raise_files(struct err *e)
 	if (getrlimit(RLIMIT_NOFILE, &lim) < 0)
 		return err_errno(e, -errno, "cannot read the limit of descriptors");
 	lim.rlim_cur = lim.rlim_max;
-	return setrlimit(RLIMIT_NOFILE, &lim) < 0 ? err_errno(e, -errno, "cannot raise the limit of descriptors") : 0;
+	return setrlimit(RLIMIT_NOFILE, &lim) < 0
+		       ? err_errno(e, -errno, "cannot raise the limit of descriptors")
+		       : 0;
 }
 
 static int daemon_prepare(struct daemon_ctx *d, struct loop_io *lifeline, struct err *e)
@@ -255,7 +266,8 @@ static int daemon_serve(struct daemon_ctx *d, const struct daemon_def *def, stru
 	if (r == 0 && def->start)
 		r = def->start(d, e);
 	if (r == 0) {
-		log_info("ready", F_STR("version", SPACE_VERSION), F_INT("failpoints", fault_count()));
+		log_info("ready", F_STR("version", SPACE_VERSION),
+			 F_INT("failpoints", fault_count()));
 		daemon_notify(notify, "READY=1");
 		r = loop_run(d->loop);
 		if (r < 0)
@@ -309,7 +321,8 @@ int daemon_main(int argc, char **argv, const struct daemon_def *def)
 			return 0;
 		}
 		if (opt == 'h') {
-			printf("Usage: %s --config FILE\n       %s --version | --help\n", def->name, def->name);
+			printf("Usage: %s --config FILE\n       %s --version | --help\n", def->name,
+			       def->name);
 			return 0;
 		}
 		if (opt == '?')

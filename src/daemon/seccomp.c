@@ -19,8 +19,8 @@
 				CLONE_NEWPID | CLONE_NEWNET)
 
 /*
- * Recorded (docs/syscalls.md). What stands under "not seen" was in no test and has its reason there;
- * what only node-manager needs stands in its own list.
+ * Recorded (docs/syscalls.md). What stands under "not seen" was in no test and has its reason
+ * there; what only node-manager needs stands in its own list.
  */
 const char *const seccomp_common[] = {
 	/* files: configuration, failpoints, keys, SQLite (which also locks and truncates) */
@@ -84,7 +84,8 @@ static int seccomp_add_ioctl_basic(scmp_filter_ctx ctx)
 static int seccomp_add_clone_thread(scmp_filter_ctx ctx)
 {
 	return seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
-				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES | CLONE_THREAD, CLONE_THREAD));
+				SCMP_A0(SCMP_CMP_MASKED_EQ, SECCOMP_NEW_NAMESPACES | CLONE_THREAD,
+					CLONE_THREAD));
 }
 
 static int seccomp_add_clone_any(scmp_filter_ctx ctx)
@@ -132,7 +133,8 @@ static int seccomp_allow(scmp_filter_ctx ctx, const char *const *names, struct e
 	return 0;
 }
 
-static int seccomp_build(const char *const *const *lists, const char *const *enosys, scmp_filter_ctx *ret, struct err *e)
+static int seccomp_build(const char *const *const *lists, const char *const *enosys,
+			 scmp_filter_ctx *ret, struct err *e)
 {
 	bool log = str_eq(getenv("SPACE_SECCOMP"), "log");
 	scmp_filter_ctx ctx = seccomp_init(log ? SCMP_ACT_LOG : SCMP_ACT_KILL_PROCESS);
@@ -164,7 +166,8 @@ int seccomp_apply(const char *const *const *lists, struct err *e)
 	return r < 0 ? err_errno(e, r, "cannot load the seccomp filter") : 0;
 }
 
-int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd, struct err *e)
+int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd,
+		   struct err *e)
 {
 	__attribute__((cleanup(seccomp_auto_release))) scmp_filter_ctx ctx = NULL;
 	autoclose int fd = memfd_create("seccomp", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -15,12 +15,17 @@ extern const char *const seccomp_common[];
  */
 
 /*
- * Default action: kill the process. With SPACE_SECCOMP=log in the environment (tests that record system calls) the
- * default action is to log. `lists` ends with NULL; each list ends with NULL. Needs no_new_privs.
+ * Default action: kill the process. With SPACE_SECCOMP=log in the environment (tests that record
+ * system calls) the default action is to log. `lists` ends with NULL; each list ends with NULL.
+ * Needs no_new_privs.
  */
 int seccomp_apply(const char *const *const *lists, struct err *e);
-/* The same as a BPF program in a memfd, for jails that are entered by another program (node-manager).
- * `enosys` (may be NULL) ends with NULL: these answer ENOSYS, for programs that have a way without them. */
-int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd, struct err *e);
+/*
+ * The same as a BPF program in a memfd, for jails that are entered by another program
+ * (node-manager). `enosys` (may be NULL) ends with NULL: these answer ENOSYS, for programs that
+ * have a way without them.
+ */
+int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd,
+		   struct err *e);
 
 #endif

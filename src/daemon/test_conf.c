@@ -107,11 +107,13 @@ static void test_strict(void **state)
 		{ "\"auto\"", "\"fast\"", "accel must be" },
 		{ "\"auto\"", "1", "accel must be" },
 		{ "\"auto\"", "\"au\\u0000to\"", "not JSON" },
-		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 64, \"max_sandboxes\": 65", "not JSON" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 64, \"max_sandboxes\": 65",
+		  "not JSON" },
 		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 0", "max_sandboxes must be" },
 		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 64.5", "max_sandboxes must be" },
 		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": -1", "max_sandboxes must be" },
-		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 4294967360", "max_sandboxes must be" },
+		{ "\"max_sandboxes\": 64", "\"max_sandboxes\": 4294967360",
+		  "max_sandboxes must be" },
 		{ "2000000000", "1000", "uid_base must be" },
 		{ "2000000000", "4294967290", "uid_base must be" },
 		{ "991", "0", "not root" },
@@ -121,7 +123,8 @@ static void test_strict(void **state)
 		{ "\"space-api\": 991", "\"space-api\": 991, \"x\": 1", "unknown field" },
 		{ "\"instance\": \"default\"", "\"instance\": \"Default\"", "instance must be" },
 		{ "\"instance\": \"default\"", "\"instance\": \"1default\"", "instance must be" },
-		{ "\"instance\": \"default\"", "\"instance\": \"thirteenchars\"", "instance is longer" },
+		{ "\"instance\": \"default\"", "\"instance\": \"thirteenchars\"",
+		  "instance is longer" },
 		{ "/run/space", "run/space", "run_dir must be" },
 		{ "/run/space", "/run/../space", "run_dir must be" },
 		{ "/run/space", "/run//space", "run_dir must be" },
@@ -151,7 +154,8 @@ static void test_strict(void **state)
 		else
 			assert_non_null(at);
 		if (!bad)
-			bad = x_asprintf("%.*s%s%s", (int)(at - text), text, rows[i].to, at + strlen(rows[i].from));
+			bad = x_asprintf("%.*s%s%s", (int)(at - text), text, rows[i].to,
+					 at + strlen(rows[i].from));
 		if (load_text(bad, &e) >= 0 || !strstr(e.text, rows[i].says))
 			fail_msg("row %zu (%s): %s", i, rows[i].to, e.text);
 	}
@@ -185,8 +189,9 @@ static void test_path(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round), cmocka_unit_test(test_trust), cmocka_unit_test(test_strict),
-		cmocka_unit_test(test_too_long), cmocka_unit_test(test_path),
+		cmocka_unit_test(test_round),  cmocka_unit_test(test_trust),
+		cmocka_unit_test(test_strict), cmocka_unit_test(test_too_long),
+		cmocka_unit_test(test_path),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -49,12 +49,15 @@ static const struct conf conf = {
 static int on_init(struct daemon_ctx *d, struct err *e)
 {
 	d->self = d;
-	return getuid() == 0 && str_eq(d->conf.instance, "test") ? 0 : err_set(e, -EIO, "init saw the wrong state");
+	return getuid() == 0 && str_eq(d->conf.instance, "test")
+		       ? 0
+		       : err_set(e, -EIO, "init saw the wrong state");
 }
 
 static int on_start(struct daemon_ctx *d, struct err *e)
 {
-	return getuid() == 61003 && d->self == d ? 0 : err_set(e, -EIO, "start saw the wrong state");
+	return getuid() == 61003 && d->self == d ? 0
+						 : err_set(e, -EIO, "start saw the wrong state");
 }
 
 static int on_start_fails(struct daemon_ctx *d, struct err *e)
@@ -69,7 +72,11 @@ static void on_stop(struct daemon_ctx *d)
 }
 
 static const char *const of_on_start[] = { "getuid", NULL };
-static struct daemon_def def = { .name = "testd", .user = "space-node", .syscalls = of_on_start, .init = on_init, .stop = on_stop };
+static struct daemon_def def = { .name = "testd",
+				 .user = "space-node",
+				 .syscalls = of_on_start,
+				 .init = on_init,
+				 .stop = on_stop };
 
 static int setup(void **state)
 {
@@ -173,7 +180,9 @@ static void test_lifeline(void **state)
 static void test_start_fails(void **state)
 {
 	def.start = on_start_fails;
-	expect_end(start(args, 3), 1, "\"msg\":\"failed\",\"code\":\"internal\",\"error\":\"the port is \\\"taken\\\"\"}");
+	expect_end(
+		start(args, 3), 1,
+		"\"msg\":\"failed\",\"code\":\"internal\",\"error\":\"the port is \\\"taken\\\"\"}");
 }
 
 static void test_usage(void **state)
@@ -186,7 +195,8 @@ static void test_usage(void **state)
 	expect_end(start(none, 1), 2, "Usage: testd --config FILE");
 	expect_end(start(more, 4), 2, "Usage: testd --config FILE");
 	expect_end(start(odd, 2), 2, "odd");
-	expect_end(start(missing, 2), 1, "cannot read the configuration /no/such/file: No such file");
+	expect_end(start(missing, 2), 1,
+		   "cannot read the configuration /no/such/file: No such file");
 }
 
 int main(void)

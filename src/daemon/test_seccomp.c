@@ -75,7 +75,9 @@ static int do_fork(void)
 
 static int do_clone_ns(void)
 {
-	return confined() ? 99 : (int)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
+	return confined()
+		       ? 99
+		       : (int)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
 }
 
 static int do_ioctl(void)
@@ -95,7 +97,8 @@ static int do_mount(void)
 
 static void test_forbidden(void **state)
 {
-	int (*const calls[])(void) = { do_ptrace, do_execve, do_bpf, do_unshare, do_fork, do_clone_ns, do_ioctl, do_keyctl, do_mount };
+	int (*const calls[])(void) = { do_ptrace,   do_execve, do_bpf,	  do_unshare, do_fork,
+				       do_clone_ns, do_ioctl,  do_keyctl, do_mount };
 
 	for (size_t i = 0; i < ARRAY_LEN(calls); i++) {
 		int status = in_child(calls[i]);
@@ -140,7 +143,9 @@ static void test_common(void **state)
 	assert_int_equal(in_child(do_common), 0);
 }
 
-/* A name that libseccomp does not know would be skipped without a word: there is none in the list. */
+/*
+ * A name that libseccomp does not know would be skipped without a word: there is none in the list.
+ */
 static void test_names(void **state)
 {
 	for (size_t i = 0; seccomp_common[i]; i++) {
@@ -184,7 +189,8 @@ static int do_exported(void)
 	struct stat st;
 	int fd;
 
-	if (seccomp_export(with_exec, enosys, &fd, NULL) < 0 || fstat(fd, &st) < 0 || st.st_size % 8)
+	if (seccomp_export(with_exec, enosys, &fd, NULL) < 0 || fstat(fd, &st) < 0 ||
+	    st.st_size % 8)
 		return 1;
 	if (write(fd, "x", 1) >= 0)
 		return 2;                       /* sealed */
@@ -192,7 +198,8 @@ static int do_exported(void)
 	prog.filter = x_alloc((size_t)st.st_size);
 	if (read(fd, prog.filter, (size_t)st.st_size) != st.st_size)
 		return 3;
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0)
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0)
 		return 4;
 	if (syscall(SYS_getpgid, 0) >= 0 || errno != ENOSYS)
 		return 5;
@@ -238,9 +245,16 @@ static bool status_has(const char *const *lines, size_t n)
 static int do_confine_user(void)
 {
 	static const char *const want[] = {
-		"Uid:\t61004\t61004\t61004\t61004\n", "Gid:\t61002\t61002\t61002\t61002\n", "Groups:\t \n",
-		"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000020\n", "CapEff:\t0000000000000020\n",
-		"CapBnd:\t0000000000000020\n", "CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n",
+		"Uid:\t61004\t61004\t61004\t61004\n",
+		"Gid:\t61002\t61002\t61002\t61002\n",
+		"Groups:\t \n",
+		"CapInh:\t0000000000000000\n",
+		"CapPrm:\t0000000000000020\n",
+		"CapEff:\t0000000000000020\n",
+		"CapBnd:\t0000000000000020\n",
+		"CapAmb:\t0000000000000000\n",
+		"NoNewPrivs:\t1\n",
+		"Seccomp:\t2\n",
 	};
 
 	return daemon_confine(&test_daemon, &test_conf, NULL) < 0 || prctl(PR_GET_DUMPABLE) != 0 ||
@@ -250,11 +264,17 @@ static int do_confine_user(void)
 static int do_confine_root(void)
 {
 	static const char *const want[] = {
-		"Uid:\t0\t0\t0\t0\n", "Groups:\t \n", "CapPrm:\t00000000000000a0\n", "CapEff:\t00000000000000a0\n",
-		"CapBnd:\t00000000000000a0\n", "NoNewPrivs:\t1\n", "Seccomp:\t0\n",
+		"Uid:\t0\t0\t0\t0\n",
+		"Groups:\t \n",
+		"CapPrm:\t00000000000000a0\n",
+		"CapEff:\t00000000000000a0\n",
+		"CapBnd:\t00000000000000a0\n",
+		"NoNewPrivs:\t1\n",
+		"Seccomp:\t0\n",
 	};
 
-	return daemon_confine(&root_daemon, &test_conf, NULL) < 0 || !status_has(want, ARRAY_LEN(want));
+	return daemon_confine(&root_daemon, &test_conf, NULL) < 0 ||
+	       !status_has(want, ARRAY_LEN(want));
 }
 
 static void *nothing(void *arg)
@@ -283,8 +303,9 @@ static void test_confine(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_forbidden), cmocka_unit_test(test_common), cmocka_unit_test(test_names),
-		cmocka_unit_test(test_log_only), cmocka_unit_test(test_export), cmocka_unit_test(test_confine),
+		cmocka_unit_test(test_forbidden), cmocka_unit_test(test_common),
+		cmocka_unit_test(test_names),	  cmocka_unit_test(test_log_only),
+		cmocka_unit_test(test_export),	  cmocka_unit_test(test_confine),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,8 +31,8 @@ static int wait_fd(int fd, short events, int64_t deadline_ms, struct err *e)
 }
 
 /*
- * Sends everything. A peer that answers without reading all (413, 503) may have closed its side: that is no error here,
- * what it said is read afterwards.
+ * Sends everything. A peer that answers without reading all (413, 503) may have closed its side:
+ * that is no error here, what it said is read afterwards.
  */
 static int send_all(int fd, const char *p, size_t n, int64_t deadline_ms, struct err *e)
 {
@@ -81,7 +81,8 @@ static ssize_t receive(int fd, struct buf *b, int64_t deadline_ms, struct err *e
 
 static int put_head(struct buf *b, const struct http_call *c, bool chunked, bool close)
 {
-	bool framed = strcmp(c->method, "GET") != 0 && strcmp(c->method, "HEAD") != 0 && strcmp(c->method, "CONNECT") != 0;
+	bool framed = strcmp(c->method, "GET") != 0 && strcmp(c->method, "HEAD") != 0 &&
+		      strcmp(c->method, "CONNECT") != 0;
 	int r = http_put_request(b, c->method, c->target);
 
 	if (r == 0)
@@ -97,14 +98,17 @@ static int put_head(struct buf *b, const struct http_call *c, bool chunked, bool
 	return r == 0 ? http_put_end(b) : r;
 }
 
-static int send_request(int fd, const struct http_call *c, bool chunked, bool close, int64_t deadline_ms, struct err *e)
+static int send_request(int fd, const struct http_call *c, bool chunked, bool close,
+			int64_t deadline_ms, struct err *e)
 {
 	struct buf b;
 
 	buf_init(&b, CLIENT_HEAD_MAX);
 	int r = put_head(&b, c, chunked, close);
 	if (r < 0)
-		err_set(e, r, "The request to %s cannot be written: a field or the target is malformed or too long.", c->addr);
+		err_set(e, r,
+			"The request to %s cannot be written: a field or the target is malformed or too long.",
+			c->addr);
 	else
 		r = send_all(fd, buf_data(&b), buf_len(&b), deadline_ms, e);
 	if (r == 0 && c->body && !chunked)
@@ -113,7 +117,8 @@ static int send_request(int fd, const struct http_call *c, bool chunked, bool cl
 	return r;
 }
 
-static int read_head(int fd, const char *method, int64_t deadline_ms, struct http_head *ret, struct buf *in, struct err *e)
+static int read_head(int fd, const char *method, int64_t deadline_ms, struct http_head *ret,
+		     struct buf *in, struct err *e)
 {
 	struct http_head h;
 	enum http_error err;
@@ -121,7 +126,8 @@ static int read_head(int fd, const char *method, int64_t deadline_ms, struct htt
 	for (;;) {
 		ssize_t len = http_parse_response(buf_data(in), buf_len(in), method, &h, &err);
 		if (len < 0)
-			return err_set(e, -EBADMSG, "The answer is malformed: %s", http_error_text(err));
+			return err_set(e, -EBADMSG, "The answer is malformed: %s",
+				       http_error_text(err));
 		if (len > 0) {
 			buf_consume(in, (size_t)len);
 			if (h.status >= 200 || h.status == 101)
@@ -131,22 +137,25 @@ static int read_head(int fd, const char *method, int64_t deadline_ms, struct htt
 		}
 		ssize_t r = receive(fd, in, deadline_ms, e);
 		if (r == 0)
-			return err_set(e, -ECONNRESET, "The peer closed the connection before its answer.");
+			return err_set(e, -ECONNRESET,
+				       "The peer closed the connection before its answer.");
 		if (r < 0)
-			return r == -ENOBUFS ? err_set(e, -EBADMSG, "The head of the answer is too large.") : (int)r;
+			return r == -ENOBUFS ? err_set(e, -EBADMSG,
+						       "The head of the answer is too large.")
+					     : (int)r;
 	}
 	*ret = h;
 	return 0;
 }
 
-int http_call_answer(int fd, const char *method, int timeout_ms, struct http_head *ret_head, struct buf *ret_rest,
-		     struct err *e)
+int http_call_answer(int fd, const char *method, int timeout_ms, struct http_head *ret_head,
+		     struct buf *ret_rest, struct err *e)
 {
 	return read_head(fd, method, clock_mono_ms() + timeout_ms, ret_head, ret_rest, e);
 }
 
-int http_call_open(const struct http_call *c, bool chunked, int *ret_fd, struct http_head *ret_head, struct buf *ret_rest,
-		   struct err *e)
+int http_call_open(const struct http_call *c, bool chunked, int *ret_fd, struct http_head *ret_head,
+		   struct buf *ret_rest, struct err *e)
 {
 	int64_t deadline_ms = clock_mono_ms() + c->timeout_ms;
 	autoclose int fd = dial_wait(c->addr, c->timeout_ms, e);
@@ -177,14 +186,15 @@ static int take_body(struct http_dec *d, struct buf *in, struct buf *out, struct
 		buf_consume(in, used);
 	} while (r == 0 && used > 0);
 	if (r < 0 && err == HTTP_BODY_TOO_LARGE)
-		return err_set(e, -EFBIG, "The answer is larger than %llu bytes.", (unsigned long long)d->max);
+		return err_set(e, -EFBIG, "The answer is larger than %llu bytes.",
+			       (unsigned long long)d->max);
 	if (r < 0)
 		return err_set(e, -EBADMSG, "The answer is malformed: %s", http_error_text(err));
 	return r;
 }
 
-static int read_body(int fd, const struct http_head *h, size_t max, int64_t deadline_ms, struct buf *in, struct buf *out,
-		     struct err *e)
+static int read_body(int fd, const struct http_head *h, size_t max, int64_t deadline_ms,
+		     struct buf *in, struct buf *out, struct err *e)
 {
 	struct http_dec d;
 	int r;
@@ -197,7 +207,8 @@ static int read_body(int fd, const struct http_head *h, size_t max, int64_t dead
 		if (n == 0 && http_dec_eof(&d) == 0)
 			return 0;
 		if (n == 0)
-			return err_set(e, -ECONNRESET, "The peer closed the connection within its answer.");
+			return err_set(e, -ECONNRESET,
+				       "The peer closed the connection within its answer.");
 	}
 	return r < 0 ? r : 0;
 }
@@ -220,7 +231,9 @@ int http_call(const struct http_call *c, struct http_answer *ret, struct err *e)
 		r = read_body(fd, &head, c->max_answer, deadline_ms, &in, &out, e);
 	if (r == 0) {
 		size_t len = buf_len(&out);
-		*ret = (struct http_answer){ .head = head, .body = buf_take_str(&out), .body_len = len };
+		*ret = (struct http_answer) { .head = head,
+					      .body = buf_take_str(&out),
+					      .body_len = len };
 	} else {
 		http_head_done(&head);
 	}

@@ -6,21 +6,25 @@
  *	 `-------'  |     `------------------> ENDED   (cut)
  *	  failed    `-> TUNNEL --------------> ENDED
  *
- * IDLE: no upstream; the user is asked with `failed`, or has not started yet. HEAD: the request flows, the answer's head
- * is awaited. BODY: the answer flows, and what is left of the request too. DRAIN: the answer is out, the rest of the
- * request is thrown away so that the connection can be kept. FLUSH: the answer is queued, the connection ends with it:
- * our side is shut when it has gone out, then we wait a little for the client (RFC 9112 9.6).
+ * IDLE: no upstream; the user is asked with `failed`, or has not started yet. HEAD: the request
+ * flows, the answer's head is awaited. BODY: the answer flows, and what is left of the request too.
+ * DRAIN: the answer is out, the rest of the request is thrown away so that the connection can be
+ * kept. FLUSH: the answer is queued, the connection ends with it: our side is shut when it has gone
+ * out, then we wait a little for the client (RFC 9112 9.6).
  *
- * forward_run() is the only place that moves bytes; every event of both conns ends there. It repeats its pumps as long as
- * one of them moved something; pumps only move bytes that are in buffers already, so it ends. All callbacks but `head`
- * and `released` come from one deferred function (forward_on_later), so that the user may call anything from them.
+ * forward_run() is the only place that moves bytes; every event of both conns ends there. It
+ * repeats its pumps as long as one of them moved something; pumps only move bytes that are in
+ * buffers already, so it ends. All callbacks but `head` and `released` come from one deferred
+ * function (forward_on_later), so that the user may call anything from them.
  *
- * Invariants: `up` is set exactly in HEAD, BODY and TUNNEL. Bytes of the request that were taken from the client are in
- * `kept` as long as `kept_ok`; an attempt first sends those (`kept_at`), then goes on with the client's buffer. Once a
- * byte of an answer was queued for the client (`spoke`), an attempt can only end in ENDED.
+ * Invariants: `up` is set exactly in HEAD, BODY and TUNNEL. Bytes of the request that were taken
+ * from the client are in `kept` as long as `kept_ok`; an attempt first sends those (`kept_at`),
+ * then goes on with the client's buffer. Once a byte of an answer was queued for the client
+ * (`spoke`), an attempt can only end in ENDED.
  *
- * A dead upstream (error on writing) may still have an answer for us in the kernel: a server that refuses a large body
- * answers and closes. So its socket is read to the end (up_refill) before it is given up.
+ * A dead upstream (error on writing) may still have an answer for us in the kernel: a server that
+ * refuses a large body answers and closes. So its socket is read to the end (up_refill) before it
+ * is given up.
  */
 #include "http/forward.h"
 
@@ -69,9 +73,15 @@ struct forward {
 };
 
 const char *const forward_why_names[FORWARD_WHY_COUNT] = {
-	[FORWARD_OK] = "ok", [FORWARD_SWALLOWED] = "swallowed", [FORWARD_UPSTREAM_GONE] = "upstream-gone",
-	[FORWARD_UPSTREAM_BAD] = "upstream-bad", [FORWARD_TIMEOUT] = "timeout", [FORWARD_BODY_BAD] = "body-bad",
-	[FORWARD_BODY_STALLED] = "body-stalled", [FORWARD_CLIENT_GONE] = "client-gone", [FORWARD_CUT] = "cut",
+	[FORWARD_OK] = "ok",
+	[FORWARD_SWALLOWED] = "swallowed",
+	[FORWARD_UPSTREAM_GONE] = "upstream-gone",
+	[FORWARD_UPSTREAM_BAD] = "upstream-bad",
+	[FORWARD_TIMEOUT] = "timeout",
+	[FORWARD_BODY_BAD] = "body-bad",
+	[FORWARD_BODY_STALLED] = "body-stalled",
+	[FORWARD_CLIENT_GONE] = "client-gone",
+	[FORWARD_CUT] = "cut",
 };
 
 static void forward_run(struct forward *f);
@@ -179,8 +189,9 @@ static void forward_on_later(struct loop_defer *d)
 /* The whole answer is queued. */
 static void forward_finish(struct forward *f)
 {
-	bool reusable = f->up && f->up_keep && f->in_done && f->kept_at == buf_len(&f->kept) && !f->up_dead && !conn_eof(f->up) &&
-			conn_out_len(f->up) == 0 && buf_len(conn_in(f->up)) == 0;
+	bool reusable = f->up && f->up_keep && f->in_done && f->kept_at == buf_len(&f->kept) &&
+			!f->up_dead && !conn_eof(f->up) && conn_out_len(f->up) == 0 &&
+			buf_len(conn_in(f->up)) == 0;
 
 	up_release(f, reusable);
 	f->kept_ok = false;
@@ -321,7 +332,10 @@ static int put_head_end(struct forward *f, const struct http_head *h, struct buf
 	return r < 0 ? r : http_put_end(out);
 }
 
-/* Queues one head for the client; FORWARD_SWALLOW when the user took it. Negative errno: it does not fit. */
+/*
+ * Queues one head for the client; FORWARD_SWALLOW when the user took it. Negative errno: it does
+ * not fit.
+ */
 static int pass_head(struct forward *f, const struct http_head *h)
 {
 	enum forward_head verdict = FORWARD_PASS;
@@ -349,7 +363,10 @@ static bool interim(struct forward *f, const struct http_head *h)
 {
 	int r = FORWARD_PASS;
 
-	/* 100 was answered here; HTTP/1.0 has no interim answers; more of them than fit are dropped. */
+	/*
+	 * 100 was answered here; HTTP/1.0 has no interim answers; more of them than fit are
+	 * dropped.
+	 */
 	if (h->status != 100 && f->req.minor == 1 && room_of(f->client) >= HEAD_OUT_MAX)
 		r = pass_head(f, h);
 	if (r < 0)
@@ -373,7 +390,8 @@ static bool final_head(struct forward *f, const struct http_head *h)
 	f->up_keep = h->keep_alive && h->body != HTTP_BODY_UNTIL_CLOSE;
 	http_dec_init(&f->out_dec, h, UINT64_MAX);
 	f->st = h->status == 101 ? ST_TUNNEL : ST_BODY;
-	f->out_done = f->st == ST_BODY && (h->body == HTTP_BODY_NONE || (h->body == HTTP_BODY_LENGTH && h->length == 0));
+	f->out_done = f->st == ST_BODY && (h->body == HTTP_BODY_NONE ||
+					   (h->body == HTTP_BODY_LENGTH && h->length == 0));
 	return true;
 }
 
@@ -534,7 +552,8 @@ static bool pump_tunnel(struct forward *f)
 
 	go |= tunnel_way(f->up, f->client, &f->shut_client, &f->end.out_bytes);
 	f->progress |= go;
-	if (f->shut_up && f->shut_client && conn_out_len(f->up) == 0 && conn_out_len(f->client) == 0) {
+	if (f->shut_up && f->shut_client && conn_out_len(f->up) == 0 &&
+	    conn_out_len(f->client) == 0) {
 		client_close(f, false);
 		forward_over(f, FORWARD_OK);
 	}
@@ -619,8 +638,9 @@ static void forward_on_timer(struct loop_timer *t)
 static void forward_arm(struct forward *f)
 {
 	const int ms[] = {
-		[PH_CONNECT] = f->c.connect_timeout_ms, [PH_STALL] = f->c.stall_timeout_ms, [PH_ANSWER] = f->c.head_timeout_ms,
-		[PH_FLUSH] = f->c.stall_timeout_ms, [PH_LINGER] = FORWARD_LINGER_MS,
+		[PH_CONNECT] = f->c.connect_timeout_ms, [PH_STALL] = f->c.stall_timeout_ms,
+		[PH_ANSWER] = f->c.head_timeout_ms,	[PH_FLUSH] = f->c.stall_timeout_ms,
+		[PH_LINGER] = FORWARD_LINGER_MS,
 	};
 	enum phase phase = phase_of(f);
 	bool again = f->progress && phase == PH_STALL;
@@ -674,7 +694,8 @@ static void on_client(struct conn *c, enum conn_event ev, void *arg)
 		return;
 	if (ev == CONN_ERROR || (ev == CONN_EOF && waits)) {
 		client_close(f, false);
-		forward_over(f, f->st == ST_FLUSH || f->st == ST_DRAIN ? FORWARD_OK : FORWARD_CLIENT_GONE);
+		forward_over(f, f->st == ST_FLUSH || f->st == ST_DRAIN ? FORWARD_OK
+								       : FORWARD_CLIENT_GONE);
 		return;
 	}
 	forward_run(f);
@@ -700,7 +721,8 @@ static void on_up(struct conn *c, enum conn_event ev, void *arg)
 
 /* ---- interface ---- */
 
-struct forward *forward_new(const struct forward_conf *c, struct conn *client, struct http_head *req)
+struct forward *forward_new(const struct forward_conf *c, struct conn *client,
+			    struct http_head *req)
 {
 	struct forward *f = x_alloc(sizeof(*f));
 
@@ -710,7 +732,8 @@ struct forward *forward_new(const struct forward_conf *c, struct conn *client, s
 	*req = (struct http_head){ 0 };
 	f->client = client;
 	http_dec_init(&f->in_dec, &f->req, UINT64_MAX);
-	f->in_done = f->req.body == HTTP_BODY_NONE || (f->req.body == HTTP_BODY_LENGTH && f->req.length == 0);
+	f->in_done = f->req.body == HTTP_BODY_NONE ||
+		     (f->req.body == HTTP_BODY_LENGTH && f->req.length == 0);
 	buf_init(&f->kept, FORWARD_REPLAY_MAX);
 	f->kept_ok = c->replay;
 	conn_set_timeout(client, 0);
@@ -766,8 +789,8 @@ bool forward_can_retry(const struct forward *f)
 	return f->st == ST_IDLE && !f->spoke && (f->kept_ok || f->end.in_bytes == 0);
 }
 
-void forward_reply(struct forward *f, int status, const struct http_field *extra, const char *content_type, const void *body,
-		   size_t n)
+void forward_reply(struct forward *f, int status, const struct http_field *extra,
+		   const char *content_type, const void *body, size_t n)
 {
 	bool has_body = status != 204 && status != 304;
 	struct buf out;
@@ -776,7 +799,8 @@ void forward_reply(struct forward *f, int status, const struct http_field *extra
 		return;
 	assert(f->st == ST_IDLE && !f->spoke && status >= 200);
 	f->ask_user = false;
-	f->keep = f->req.keep_alive && f->why != FORWARD_BODY_BAD && f->why != FORWARD_BODY_STALLED &&
+	f->keep = f->req.keep_alive && f->why != FORWARD_BODY_BAD &&
+		  f->why != FORWARD_BODY_STALLED &&
 		  (f->in_done || !f->req.expect_continue || f->said_continue);
 	buf_init(&out, HEAD_OUT_MAX + n);
 	http_put_status(&out, status);

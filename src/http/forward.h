@@ -1,10 +1,12 @@
 /*
- * forward: sends one HTTP message of a client to an upstream server and its answer back. Both daemons on the data path
- * (space-api, node-api) use it. It belongs to the loop's thread; nothing in it blocks.
+ * forward: sends one HTTP message of a client to an upstream server and its answer back. Both
+ * daemons on the data path (space-api, node-api) use it. It belongs to the loop's thread; nothing
+ * in it blocks.
  *
- * One struct forward is one message. Its client comes from http_req_take(); upstream connections are given by the user,
- * one an attempt. The request's body is passed on with its framing unchanged and scanned on the way, so the upstream
- * never gets a byte behind the end of this message, and what the client sent behind it stays in its conn.
+ * One struct forward is one message. Its client comes from http_req_take(); upstream connections
+ * are given by the user, one an attempt. The request's body is passed on with its framing unchanged
+ * and scanned on the way, so the upstream never gets a byte behind the end of this message, and
+ * what the client sent behind it stays in its conn.
  *
  *  - The head towards the upstream is made by the user (Expect must not be in it: `100 Continue` is answered here).
  *  - Each head that the upstream sends is parsed and goes through `head`, interim answers too (101 only as the answer to
@@ -64,32 +66,52 @@ struct forward_conf {
 	int head_timeout_ms;       /* from the end of the request to the head of the answer */
 	int stall_timeout_ms;      /* the client sends nothing within its body, or takes nothing of the rest of a last answer */
 	/*
-	 * A head came. Write status line and fields to `out` (not framing, Connection, Upgrade, end: forward does those) and
-	 * return FORWARD_PASS; or FORWARD_SWALLOW: the attempt ends with `failed`. NULL: passed with all end-to-end fields.
+	 * A head came. Write status line and fields to `out` (not framing, Connection, Upgrade,
+	 * end: forward does those) and return FORWARD_PASS; or FORWARD_SWALLOW: the attempt ends
+	 * with `failed`. NULL: passed with all end-to-end fields.
 	 */
-	enum forward_head (*head)(struct forward *f, const struct http_head *h, struct buf *out, void *arg);
-	/* The upstream connection was closed (idle NULL), or is in order and idle: the callee owns it and sets its callback. Call
-	 * nothing of forward from here. Once an attempt. */
+	enum forward_head (*head)(struct forward *f, const struct http_head *h, struct buf *out,
+				  void *arg);
+	/*
+	 * The upstream connection was closed (idle NULL), or is in order and idle: the callee owns
+	 * it and sets its callback. Call nothing of forward from here. Once an attempt.
+	 */
 	void (*released)(struct forward *f, struct conn *idle, void *arg);
-	/* An attempt ended before the client got any of an answer. Call forward_start, forward_reply or forward_cut, now or later. */
+	/*
+	 * An attempt ended before the client got any of an answer. Call forward_start,
+	 * forward_reply or forward_cut, now or later.
+	 */
 	void (*failed)(struct forward *f, enum forward_why why, void *arg);
-	/* It is over; f is freed after this. Called exactly once, also when nothing was ever started (client gone). */
+	/*
+	 * It is over; f is freed after this. Called exactly once, also when nothing was ever
+	 * started (client gone).
+	 */
 	void (*end)(struct forward *f, const struct forward_end *end, void *arg);
 	void *arg;
 };
 
-/* Owns client; *req is moved. `released`, `failed` and `end` come from the loop, never from inside this call. */
-struct forward *forward_new(const struct forward_conf *c, struct conn *client, struct http_head *req);
+/*
+ * Owns client; *req is moved. `released`, `failed` and `end` come from the loop, never from inside
+ * this call.
+ */
+struct forward *forward_new(const struct forward_conf *c, struct conn *client,
+			    struct http_head *req);
 const struct http_head *forward_req(const struct forward *f);
 void *forward_arg(const struct forward *f);
-/* Begins an attempt: owns up (connecting is fine); head bytes are copied, at most FORWARD_BUFFER_BYTES. */
+/*
+ * Begins an attempt: owns up (connecting is fine); head bytes are copied, at most
+ * FORWARD_BUFFER_BYTES.
+ */
 void forward_start(struct forward *f, struct conn *up, const void *head, size_t n);
 /* The body up to here can be sent once more (or was not touched). */
 bool forward_can_retry(const struct forward *f);
 /* An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. */
-void forward_reply(struct forward *f, int status, const struct http_field *extra, const char *content_type, const void *body,
-		   size_t n);
-/* Throws away what is buffered and ends both sides: the client gets a reset. `end` comes with FORWARD_CUT. */
+void forward_reply(struct forward *f, int status, const struct http_field *extra,
+		   const char *content_type, const void *body, size_t n);
+/*
+ * Throws away what is buffered and ends both sides: the client gets a reset. `end` comes with
+ * FORWARD_CUT.
+ */
 void forward_cut(struct forward *f);
 
 #endif

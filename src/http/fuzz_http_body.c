@@ -1,6 +1,7 @@
 /*
- * Bodies. Input: framing, size of the pieces, limit, length, then the bytes. The verdict, the decoded bytes and the end
- * of the message must be the same however the input is cut into pieces, and the same for the scanner.
+ * Bodies. Input: framing, size of the pieces, limit, length, then the bytes. The verdict, the
+ * decoded bytes and the end of the message must be the same however the input is cut into pieces,
+ * and the same for the scanner.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct result { int r, eof; enum http_error err; size_t used; struct buf out; };
 
-static void decode(const struct http_head *h, uint64_t max, const char *p, size_t n, size_t step, struct result *res)
+static void decode(const struct http_head *h, uint64_t max, const char *p, size_t n, size_t step,
+		   struct result *res)
 {
 	struct http_dec d;
 	size_t used, n_data;
@@ -61,7 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (whole.r >= 0) {
 		assert(whole.used == pieces.used && buf_len(&whole.out) == buf_len(&pieces.out));
 		assert(buf_len(&whole.out) == 0 ||
-		       memcmp(buf_data(&whole.out), buf_data(&pieces.out), buf_len(&whole.out)) == 0);
+		       memcmp(buf_data(&whole.out), buf_data(&pieces.out), buf_len(&whole.out)) ==
+			       0);
 	}
 	http_dec_init(&skip, &h, max);
 	int r = http_dec_skip(&skip, p, n, &used, &err);

@@ -1,7 +1,8 @@
 /*
- * Heads: the first byte of the input chooses request or response (and what the response answers). Checked beside memory
- * safety: the verdict does not depend on what follows the head, no shorter cut of an accepted head is accepted or
- * refused, every string lies inside the copy, and what is forwarded parses again to the same framing.
+ * Heads: the first byte of the input chooses request or response (and what the response answers).
+ * Checked beside memory safety: the verdict does not depend on what follows the head, no shorter
+ * cut of an accepted head is accepted or refused, every string lies inside the copy, and what is
+ * forwarded parses again to the same framing.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,9 +16,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char *const methods[] = { NULL, "GET", "HEAD", "CONNECT" };
 
-static ssize_t parse(unsigned kind, const char *p, size_t n, struct http_head *h, enum http_error *err)
+static ssize_t parse(unsigned kind, const char *p, size_t n, struct http_head *h,
+		     enum http_error *err)
 {
-	return kind == 0 ? http_parse_request(p, n, h, err) : http_parse_response(p, n, methods[kind], h, err);
+	return kind == 0 ? http_parse_request(p, n, h, err)
+			 : http_parse_response(p, n, methods[kind], h, err);
 }
 
 static void check_inside(const struct http_head *h, const char *s, size_t len)
@@ -58,9 +61,11 @@ static void check_forward(const struct http_head *h)
 	buf_puts(&b, "\r\n");
 	ssize_t r = http_parse_request(buf_data(&b), buf_len(&b), &again, &err);
 	if (r < 0) {
-		assert(err == HTTP_BAD_HOST || err == HTTP_HEAD_TOO_LARGE || err == HTTP_TOO_MANY_FIELDS);
+		assert(err == HTTP_BAD_HOST || err == HTTP_HEAD_TOO_LARGE ||
+		       err == HTTP_TOO_MANY_FIELDS);
 	} else {
-		assert((size_t)r == buf_len(&b) && again.body == h->body && again.length == h->length);
+		assert((size_t)r == buf_len(&b) && again.body == h->body &&
+		       again.length == h->length);
 		http_head_done(&again);
 	}
 	buf_done(&b);

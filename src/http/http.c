@@ -1,16 +1,17 @@
 /*
  * Theory of operation.
  *
- * A head is looked for first (head_length): only line ends are examined, with memchr, so that a head that arrives byte
- * by byte costs little. When it is whole it is copied once; the copy is then cut into strings in place (each delimiter
- * becomes a NUL). Every byte of the copy is checked exactly once against one of the tables below, so a CR, LF or NUL
- * inside a line can hide nowhere.
+ * A head is looked for first (head_length): only line ends are examined, with memchr, so that a
+ * head that arrives byte by byte costs little. When it is whole it is copied once; the copy is then
+ * cut into strings in place (each delimiter becomes a NUL). Every byte of the copy is checked
+ * exactly once against one of the tables below, so a CR, LF or NUL inside a line can hide nowhere.
  *
- * The framing (frame_request, frame_response) is decided after all fields are known, by counting: a second
- * Content-Length, Transfer-Encoding or Host is an error and never a choice. This is what request smuggling lives from.
+ * The framing (frame_request, frame_response) is decided after all fields are known, by counting: a
+ * second Content-Length, Transfer-Encoding or Host is an error and never a choice. This is what
+ * request smuggling lives from.
  *
- * The body decoder is a table of one small function per state. It never copies: decoded bytes are given as slices
- * of its input. After an error it stays in DEC_FAILED and repeats the error.
+ * The body decoder is a table of one small function per state. It never copies: decoded bytes are
+ * given as slices of its input. After an error it stays in DEC_FAILED and repeats the error.
  */
 #include "http/http.h"
 
@@ -33,19 +34,37 @@
 enum { TOKEN = 1, VALUE = 2, TARGET = 4, METHOD = 8, HOST = 16, HEX = 32 };
 
 static const unsigned char classes[256] = {
-	['\t'] = VALUE, [' '] = VALUE,
-	['!'] = TOKEN | VALUE | TARGET | HOST, ['"'] = VALUE | TARGET, ['#'] = TOKEN | VALUE,
-	['$' ... '\''] = TOKEN | VALUE | TARGET | HOST, ['(' ... ')'] = VALUE | TARGET | HOST,
-	['*' ... '+'] = TOKEN | VALUE | TARGET | HOST, [','] = VALUE | TARGET | HOST,
-	['-'] = TOKEN | VALUE | TARGET | METHOD | HOST, ['.'] = TOKEN | VALUE | TARGET | HOST,
-	['/'] = VALUE | TARGET, ['0' ... '9'] = TOKEN | VALUE | TARGET | METHOD | HOST | HEX,
-	[':'] = VALUE | TARGET, [';'] = VALUE | TARGET | HOST, ['<'] = VALUE | TARGET, ['='] = VALUE | TARGET | HOST,
-	['>' ... '@'] = VALUE | TARGET, ['A' ... 'F'] = TOKEN | VALUE | TARGET | METHOD | HOST | HEX,
-	['G' ... 'Z'] = TOKEN | VALUE | TARGET | METHOD | HOST, ['[' ... ']'] = VALUE | TARGET,
-	['^'] = TOKEN | VALUE | TARGET, ['_'] = TOKEN | VALUE | TARGET | METHOD | HOST, ['`'] = TOKEN | VALUE | TARGET,
-	['a' ... 'f'] = TOKEN | VALUE | TARGET | HOST | HEX, ['g' ... 'z'] = TOKEN | VALUE | TARGET | HOST,
-	['{'] = VALUE | TARGET, ['|'] = TOKEN | VALUE | TARGET, ['}'] = VALUE | TARGET,
-	['~'] = TOKEN | VALUE | TARGET | HOST, [0x80 ... 0xff] = VALUE,
+	['\t'] = VALUE,
+	[' '] = VALUE,
+	['!'] = TOKEN | VALUE | TARGET | HOST,
+	['"'] = VALUE | TARGET,
+	['#'] = TOKEN | VALUE,
+	['$' ... '\''] = TOKEN | VALUE | TARGET | HOST,
+	['(' ... ')'] = VALUE | TARGET | HOST,
+	['*' ... '+'] = TOKEN | VALUE | TARGET | HOST,
+	[','] = VALUE | TARGET | HOST,
+	['-'] = TOKEN | VALUE | TARGET | METHOD | HOST,
+	['.'] = TOKEN | VALUE | TARGET | HOST,
+	['/'] = VALUE | TARGET,
+	['0' ... '9'] = TOKEN | VALUE | TARGET | METHOD | HOST | HEX,
+	[':'] = VALUE | TARGET,
+	[';'] = VALUE | TARGET | HOST,
+	['<'] = VALUE | TARGET,
+	['='] = VALUE | TARGET | HOST,
+	['>' ... '@'] = VALUE | TARGET,
+	['A' ... 'F'] = TOKEN | VALUE | TARGET | METHOD | HOST | HEX,
+	['G' ... 'Z'] = TOKEN | VALUE | TARGET | METHOD | HOST,
+	['[' ... ']'] = VALUE | TARGET,
+	['^'] = TOKEN | VALUE | TARGET,
+	['_'] = TOKEN | VALUE | TARGET | METHOD | HOST,
+	['`'] = TOKEN | VALUE | TARGET,
+	['a' ... 'f'] = TOKEN | VALUE | TARGET | HOST | HEX,
+	['g' ... 'z'] = TOKEN | VALUE | TARGET | HOST,
+	['{'] = VALUE | TARGET,
+	['|'] = TOKEN | VALUE | TARGET,
+	['}'] = VALUE | TARGET,
+	['~'] = TOKEN | VALUE | TARGET | HOST,
+	[0x80 ... 0xff] = VALUE,
 };
 
 static bool is(char c, int cls)
@@ -61,17 +80,21 @@ static bool all(const char *p, size_t n, int cls)
 	return true;
 }
 
-static const struct { int status; const char *text; } errors[] = {
+static const struct { int status; const char *text;
+} errors[] = {
 	[HTTP_OK] = { 200, "The message is in order." },
 	[HTTP_BAD_LINE] = { 400, "The first line of the message is malformed." },
 	[HTTP_BAD_METHOD] = { 400, "The method is not an upper-case token of at most 32 bytes." },
-	[HTTP_BAD_TARGET] = { 400, "The request target is malformed or not of a form that fits the method." },
+	[HTTP_BAD_TARGET] = { 400,
+			      "The request target is malformed or not of a form that fits the method." },
 	[HTTP_BAD_VERSION] = { 505, "The HTTP version is neither 1.0 nor 1.1." },
 	[HTTP_BAD_STATUS] = { 400, "The status code is not a number from 100 to 599." },
 	[HTTP_BAD_FIELD] = { 400, "A header field is malformed." },
-	[HTTP_BAD_HOST] = { 400, "There must be exactly one well-formed Host field that agrees with the target." },
+	[HTTP_BAD_HOST] = { 400,
+			    "There must be exactly one well-formed Host field that agrees with the target." },
 	[HTTP_BAD_LENGTH] = { 400, "Content-Length must be one decimal number and stand alone." },
-	[HTTP_BAD_ENCODING] = { 501, "The only transfer coding is \"chunked\", once, in HTTP/1.1." },
+	[HTTP_BAD_ENCODING] = { 501,
+				"The only transfer coding is \"chunked\", once, in HTTP/1.1." },
 	[HTTP_HEAD_TOO_LARGE] = { 431, "The head of the message is larger than 32768 bytes." },
 	[HTTP_TOO_MANY_FIELDS] = { 431, "The message has more than 100 header fields." },
 	[HTTP_BAD_CHUNK] = { 400, "The chunked framing of the body is malformed." },
@@ -152,7 +175,8 @@ static bool host_ok(const char *s, bool need_port)
 /* "HTTP/1.0" or "HTTP/1.1" at p[0..8). */
 static enum http_error parse_version(const char *p, size_t n, int *ret_minor)
 {
-	if (n != 8 || memcmp(p, "HTTP/", 5) != 0 || p[5] < '0' || p[5] > '9' || p[6] != '.' || p[7] < '0' || p[7] > '9')
+	if (n != 8 || memcmp(p, "HTTP/", 5) != 0 || p[5] < '0' || p[5] > '9' || p[6] != '.' ||
+	    p[7] < '0' || p[7] > '9')
 		return HTTP_BAD_LINE;
 	if (p[5] != '1' || p[7] > '1')
 		return HTTP_BAD_VERSION;
@@ -161,8 +185,8 @@ static enum http_error parse_version(const char *p, size_t n, int *ret_minor)
 }
 
 /*
- * absolute-form to origin-form, in place: the "//" before the authority makes room to move the authority to the left
- * for its NUL, and for a "/" where the path is empty.
+ * absolute-form to origin-form, in place: the "//" before the authority makes room to move the
+ * authority to the left for its NUL, and for a "/" where the path is empty.
  */
 static enum http_error split_absolute(struct http_head *h)
 {
@@ -246,12 +270,14 @@ static enum http_error parse_status_line(struct http_head *h, const char *line)
 }
 
 /*
- * A tab is white space around a value (RFC 9110 5.6.3), but some parsers do not see "\tchunked" as "chunked" (Node reads
- * such an answer until the connection closes): nothing about framing may be a matter of opinion.
+ * A tab is white space around a value (RFC 9110 5.6.3), but some parsers do not see "\tchunked" as
+ * "chunked" (Node reads such an answer until the connection closes): nothing about framing may be a
+ * matter of opinion.
  */
 static bool tab_in_framing(const char *name, const char *value, size_t n)
 {
-	return memchr(value, '\t', n) && (str_ieq(name, "Content-Length") || str_ieq(name, "Transfer-Encoding"));
+	return memchr(value, '\t', n) &&
+	       (str_ieq(name, "Content-Length") || str_ieq(name, "Transfer-Encoding"));
 }
 
 static enum http_error parse_field(struct http_head *h, char *line, size_t n)
@@ -289,7 +315,8 @@ static enum http_error parse_lines(struct http_head *h, size_t len)
 		else if (memchr(line, '\0', n))
 			err = HTTP_BAD_LINE;
 		else
-			err = h->is_request ? parse_request_line(h, line) : parse_status_line(h, line);
+			err = h->is_request ? parse_request_line(h, line)
+					    : parse_status_line(h, line);
 		if (err != HTTP_OK)
 			return err;
 	}
@@ -305,7 +332,10 @@ static enum http_error check_host(struct http_head *h)
 		return HTTP_BAD_HOST;
 	if (n == 0)
 		return HTTP_OK;
-	/* RFC 9112 3.2.2 lets the target win over a different Host field; a difference is refused instead. */
+	/*
+	 * RFC 9112 3.2.2 lets the target win over a different Host field; a difference is refused
+	 * instead.
+	 */
 	if (!host_ok(host, false) || (h->host && !str_ieq(h->host, host)))
 		return HTTP_BAD_HOST;
 	h->host = host;
@@ -315,13 +345,15 @@ static enum http_error check_host(struct http_head *h)
 /* The framing that the fields ask for; UNTIL_CLOSE stands for "nothing said". */
 static enum http_error parse_framing(struct http_head *h)
 {
-	unsigned n_length = http_count(h, "Content-Length"), n_coding = http_count(h, "Transfer-Encoding");
+	unsigned n_length = http_count(h, "Content-Length"),
+		 n_coding = http_count(h, "Transfer-Encoding");
 
 	h->body = HTTP_BODY_UNTIL_CLOSE;
 	if (n_length > 1 || (n_length > 0 && n_coding > 0))
 		return HTTP_BAD_LENGTH;
 	if (n_coding > 0) {
-		if (n_coding > 1 || h->minor == 0 || strcmp(http_get(h, "Transfer-Encoding"), "chunked") != 0)
+		if (n_coding > 1 || h->minor == 0 ||
+		    strcmp(http_get(h, "Transfer-Encoding"), "chunked") != 0)
 			return HTTP_BAD_ENCODING;
 		h->body = HTTP_BODY_CHUNKED;
 	}
@@ -349,7 +381,8 @@ static enum http_error frame_request(struct http_head *h)
 		no_body(h);
 	else if (strcmp(h->method, "CONNECT") == 0)
 		return HTTP_BAD_LENGTH;         /* RFC 9110 9.3.6: no content, and the tunnel begins right here */
-	h->expect_continue = h->minor == 1 && h->body != HTTP_BODY_NONE && http_has_token(h, "Expect", "100-continue");
+	h->expect_continue = h->minor == 1 && h->body != HTTP_BODY_NONE &&
+			     http_has_token(h, "Expect", "100-continue");
 	return check_host(h);
 }
 
@@ -375,11 +408,12 @@ static void set_connection(struct http_head *h)
 		h->keep_alive = !close && http_has_token(h, "Connection", "keep-alive");
 	if (h->body == HTTP_BODY_UNTIL_CLOSE)
 		h->keep_alive = false;
-	h->upgrade = h->minor == 1 && http_count(h, "Upgrade") > 0 && http_has_token(h, "Connection", "upgrade");
+	h->upgrade = h->minor == 1 && http_count(h, "Upgrade") > 0 &&
+		     http_has_token(h, "Connection", "upgrade");
 }
 
-static ssize_t parse_head(const char *p, size_t n, bool is_request, const char *req_method, struct http_head *ret,
-			  enum http_error *ret_err)
+static ssize_t parse_head(const char *p, size_t n, bool is_request, const char *req_method,
+			  struct http_head *ret, enum http_error *ret_err)
 {
 	struct http_head h = { .is_request = is_request };
 	ssize_t len = head_length(p, n, ret_err);
@@ -405,7 +439,8 @@ ssize_t http_parse_request(const char *p, size_t n, struct http_head *ret, enum 
 	return parse_head(p, n, true, NULL, ret, ret_err);
 }
 
-ssize_t http_parse_response(const char *p, size_t n, const char *req_method, struct http_head *ret, enum http_error *ret_err)
+ssize_t http_parse_response(const char *p, size_t n, const char *req_method, struct http_head *ret,
+			    enum http_error *ret_err)
 {
 	return parse_head(p, n, false, req_method, ret, ret_err);
 }
@@ -506,7 +541,9 @@ enum dec_state {
 void http_dec_init(struct http_dec *d, const struct http_head *h, uint64_t max_bytes)
 {
 	static const enum dec_state first[] = {
-		[HTTP_BODY_NONE] = DEC_DONE, [HTTP_BODY_LENGTH] = DEC_LENGTH, [HTTP_BODY_CHUNKED] = DEC_SIZE,
+		[HTTP_BODY_NONE] = DEC_DONE,
+		[HTTP_BODY_LENGTH] = DEC_LENGTH,
+		[HTTP_BODY_CHUNKED] = DEC_SIZE,
 		[HTTP_BODY_UNTIL_CLOSE] = DEC_UNTIL_CLOSE,
 	};
 
@@ -548,8 +585,9 @@ static enum http_error dec_size(struct http_dec *d, char c)
 }
 
 /*
- * *( ";" token [ "=" ( token / quoted-string ) ] ), RFC 9112 7.1.1, without its blanks. The content is ignored. `last` is
- * the byte before ('"' at the end of a quoted string), `digits` counts the "=" of this extension.
+ * *( ";" token [ "=" ( token / quoted-string ) ] ), RFC 9112 7.1.1, without its blanks. The content
+ * is ignored. `last` is the byte before ('"' at the end of a quoted string), `digits` counts the
+ * "=" of this extension.
  */
 static bool dec_ext_ok(struct http_dec *d, char c)
 {
@@ -617,15 +655,18 @@ static enum http_error dec_data_lf(struct http_dec *d, char c)
 }
 
 /*
- * Trailers are forwarded with the body, and some recipient may merge them into the head: those that say where a message
- * ends or goes are refused (RFC 9110 6.5.1). `digits` is the set of names that still fit, `line` the place in the name.
+ * Trailers are forwarded with the body, and some recipient may merge them into the head: those that
+ * say where a message ends or goes are refused (RFC 9110 6.5.1). `digits` is the set of names that
+ * still fit, `line` the place in the name.
  */
-static const char *const trailer_refused[] = { "content-length", "transfer-encoding", "host", "trailer" };
+static const char *const trailer_refused[] = { "content-length", "transfer-encoding", "host",
+					       "trailer" };
 
 static void dec_trailer_match(struct http_dec *d, char c)
 {
 	for (unsigned i = 0; i < ARRAY_LEN(trailer_refused); i++)
-		if (d->line >= strlen(trailer_refused[i]) || trailer_refused[i][d->line] != (c | 0x20))
+		if (d->line >= strlen(trailer_refused[i]) ||
+		    trailer_refused[i][d->line] != (c | 0x20))
 			d->digits &= ~(1U << i);
 	d->line++;
 }
@@ -678,14 +719,20 @@ static enum http_error dec_end_lf(struct http_dec *d, char c)
 	return c == '\n' ? HTTP_OK : HTTP_BAD_CHUNK;
 }
 
-static const struct { dec_step *step; bool size_line, trailer; } dec_states[DEC_STATE_COUNT] = {
-	[DEC_SIZE] = { dec_size, .size_line = true }, [DEC_EXT] = { dec_ext, .size_line = true },
-	[DEC_EXT_QUOTED] = { dec_ext_quoted, .size_line = true }, [DEC_EXT_ESCAPED] = { dec_ext_escaped, .size_line = true },
+static const struct { dec_step *step; bool size_line, trailer;
+} dec_states[DEC_STATE_COUNT] = {
+	[DEC_SIZE] = { dec_size, .size_line = true },
+	[DEC_EXT] = { dec_ext, .size_line = true },
+	[DEC_EXT_QUOTED] = { dec_ext_quoted, .size_line = true },
+	[DEC_EXT_ESCAPED] = { dec_ext_escaped, .size_line = true },
 	[DEC_SIZE_LF] = { dec_size_lf, .size_line = true },
-	[DEC_DATA_CR] = { dec_data_cr }, [DEC_DATA_LF] = { dec_data_lf },
-	[DEC_TRAILER] = { dec_trailer, .trailer = true }, [DEC_TRAILER_NAME] = { dec_trailer_name, .trailer = true },
+	[DEC_DATA_CR] = { dec_data_cr },
+	[DEC_DATA_LF] = { dec_data_lf },
+	[DEC_TRAILER] = { dec_trailer, .trailer = true },
+	[DEC_TRAILER_NAME] = { dec_trailer_name, .trailer = true },
 	[DEC_TRAILER_VALUE] = { dec_trailer_value, .trailer = true },
-	[DEC_TRAILER_LF] = { dec_trailer_lf, .trailer = true }, [DEC_END_LF] = { dec_end_lf, .trailer = true },
+	[DEC_TRAILER_LF] = { dec_trailer_lf, .trailer = true },
+	[DEC_END_LF] = { dec_end_lf, .trailer = true },
 };
 
 static enum http_error dec_framing(struct http_dec *d, char c)
@@ -721,8 +768,8 @@ static size_t dec_slice(struct http_dec *d, size_t n)
 	return n;
 }
 
-int http_dec_feed(struct http_dec *d, const char *p, size_t n, size_t *ret_used, const char **ret_data, size_t *ret_n,
-		  enum http_error *ret_err)
+int http_dec_feed(struct http_dec *d, const char *p, size_t n, size_t *ret_used,
+		  const char **ret_data, size_t *ret_n, enum http_error *ret_err)
 {
 	*ret_used = *ret_n = 0;
 	*ret_data = p;
@@ -747,7 +794,8 @@ int http_dec_feed(struct http_dec *d, const char *p, size_t n, size_t *ret_used,
 	return d->st == DEC_DONE;
 }
 
-int http_dec_skip(struct http_dec *d, const char *p, size_t n, size_t *ret_used, enum http_error *ret_err)
+int http_dec_skip(struct http_dec *d, const char *p, size_t n, size_t *ret_used,
+		  enum http_error *ret_err)
 {
 	size_t used, n_data;
 	const char *data;
@@ -768,18 +816,49 @@ int http_dec_eof(const struct http_dec *d)
 
 /* ---- writing ---- */
 
-static const struct { int status; const char *text; } reasons[] = {
-	{ 100, "Continue" }, { 101, "Switching Protocols" }, { 103, "Early Hints" }, { 200, "OK" }, { 201, "Created" }, { 202, "Accepted" },
-	{ 204, "No Content" }, { 206, "Partial Content" }, { 301, "Moved Permanently" }, { 302, "Found" },
-	{ 303, "See Other" }, { 304, "Not Modified" }, { 307, "Temporary Redirect" }, { 308, "Permanent Redirect" },
-	{ 400, "Bad Request" }, { 401, "Unauthorized" }, { 403, "Forbidden" }, { 404, "Not Found" },
-	{ 405, "Method Not Allowed" }, { 406, "Not Acceptable" }, { 408, "Request Timeout" }, { 409, "Conflict" },
-	{ 410, "Gone" }, { 411, "Length Required" }, { 412, "Precondition Failed" }, { 413, "Content Too Large" },
-	{ 415, "Unsupported Media Type" }, { 416, "Range Not Satisfiable" }, { 417, "Expectation Failed" },
-	{ 421, "Misdirected Request" }, { 422, "Unprocessable Content" }, { 426, "Upgrade Required" },
-	{ 429, "Too Many Requests" }, { 431, "Request Header Fields Too Large" }, { 500, "Internal Server Error" },
-	{ 501, "Not Implemented" }, { 502, "Bad Gateway" }, { 503, "Service Unavailable" }, { 504, "Gateway Timeout" },
-	{ 505, "HTTP Version Not Supported" }, { 507, "Insufficient Storage" },
+static const struct { int status; const char *text;
+} reasons[] = {
+	{ 100, "Continue" },
+	{ 101, "Switching Protocols" },
+	{ 103, "Early Hints" },
+	{ 200, "OK" },
+	{ 201, "Created" },
+	{ 202, "Accepted" },
+	{ 204, "No Content" },
+	{ 206, "Partial Content" },
+	{ 301, "Moved Permanently" },
+	{ 302, "Found" },
+	{ 303, "See Other" },
+	{ 304, "Not Modified" },
+	{ 307, "Temporary Redirect" },
+	{ 308, "Permanent Redirect" },
+	{ 400, "Bad Request" },
+	{ 401, "Unauthorized" },
+	{ 403, "Forbidden" },
+	{ 404, "Not Found" },
+	{ 405, "Method Not Allowed" },
+	{ 406, "Not Acceptable" },
+	{ 408, "Request Timeout" },
+	{ 409, "Conflict" },
+	{ 410, "Gone" },
+	{ 411, "Length Required" },
+	{ 412, "Precondition Failed" },
+	{ 413, "Content Too Large" },
+	{ 415, "Unsupported Media Type" },
+	{ 416, "Range Not Satisfiable" },
+	{ 417, "Expectation Failed" },
+	{ 421, "Misdirected Request" },
+	{ 422, "Unprocessable Content" },
+	{ 426, "Upgrade Required" },
+	{ 429, "Too Many Requests" },
+	{ 431, "Request Header Fields Too Large" },
+	{ 500, "Internal Server Error" },
+	{ 501, "Not Implemented" },
+	{ 502, "Bad Gateway" },
+	{ 503, "Service Unavailable" },
+	{ 504, "Gateway Timeout" },
+	{ 505, "HTTP Version Not Supported" },
+	{ 507, "Insufficient Storage" },
 };
 
 const char *http_reason(int status)
@@ -794,7 +873,8 @@ int http_put_request(struct buf *b, const char *method, const char *target)
 {
 	size_t n = strlen(method);
 
-	if (n == 0 || n > HTTP_METHOD_MAX || !all(method, n, METHOD) || !*target || !all(target, strlen(target), TARGET))
+	if (n == 0 || n > HTTP_METHOD_MAX || !all(method, n, METHOD) || !*target ||
+	    !all(target, strlen(target), TARGET))
 		return -EINVAL;
 	return buf_putf(b, "%s %s HTTP/1.1\r\n", method, target);
 }
@@ -858,7 +938,8 @@ int http_put_chunk(struct buf *b, const void *p, size_t n)
 
 bool http_is_hop(const char *name)
 {
-	static const char *const names[] = { "Connection", "Keep-Alive", "TE", "Trailer", "Transfer-Encoding", "Upgrade" };
+	static const char *const names[] = { "Connection", "Keep-Alive",	"TE",
+					     "Trailer",	   "Transfer-Encoding", "Upgrade" };
 
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (str_ieq(name, names[i]))
@@ -866,7 +947,8 @@ bool http_is_hop(const char *name)
 	return strncasecmp(name, "Proxy-", 6) == 0;
 }
 
-int http_put_forward(struct buf *b, const struct http_head *h, bool (*skip)(const char *name, void *arg), void *arg)
+int http_put_forward(struct buf *b, const struct http_head *h,
+		     bool (*skip)(const char *name, void *arg), void *arg)
 {
 	for (unsigned i = 0; i < h->n_fields; i++) {
 		const struct http_field *f = &h->fields[i];

@@ -1,26 +1,28 @@
 /*
  * Theory of operation.
  *
- * One `struct peer` per connection, in one of the states below; at most one `struct http_req` at a time. A pipelined
- * request waits in the input buffer until the answer before it has been written, so memory per connection is bounded
- * by HTTP_IN_MAX, HTTP_ANSWER_MAX and one body of conf.max_body.
+ * One `struct peer` per connection, in one of the states below; at most one `struct http_req` at a
+ * time. A pipelined request waits in the input buffer until the answer before it has been written,
+ * so memory per connection is bounded by HTTP_IN_MAX, HTTP_ANSWER_MAX and one body of
+ * conf.max_body.
  *
  *	IDLE -> HEAD -> HANDLE -> WRITE -> [DRAIN] -> IDLE
  *	                  |  ^      |
  *	                  v  |      v
  *	                 BODY     LINGER -> closed
  *
- * peer_run() is the only driver: it calls the step of the current state as long as that makes progress. The handler is
- * called from a step and may answer, take the connection or free the server inside of it; these calls change the state
- * and return, and the loop in peer_run() goes on. A peer that dies meanwhile is marked `dead` and freed when the
- * outermost peer_run() leaves (`busy`), so no step ever touches freed memory.
+ * peer_run() is the only driver: it calls the step of the current state as long as that makes
+ * progress. The handler is called from a step and may answer, take the connection or free the
+ * server inside of it; these calls change the state and return, and the loop in peer_run() goes on.
+ * A peer that dies meanwhile is marked `dead` and freed when the outermost peer_run() leaves
+ * (`busy`), so no step ever touches freed memory.
  *
- * Closing after an error lingers: the answer is written, our side is shut, and what the client still sends is thrown away
- * for HTTP_LINGER_MS. Without that the kernel would answer the unread bytes with a reset and the client would never
- * see the answer (RFC 9112 9.6).
+ * Closing after an error lingers: the answer is written, our side is shut, and what the client
+ * still sends is thrown away for HTTP_LINGER_MS. Without that the kernel would answer the unread
+ * bytes with a reset and the client would never see the answer (RFC 9112 9.6).
  *
- * Time: IDLE, BODY, WRITE and DRAIN have the idle time-out (again for each event), HEAD one deadline from its first byte,
- * HANDLE none: there the handler is responsible.
+ * Time: IDLE, BODY, WRITE and DRAIN have the idle time-out (again for each event), HEAD one
+ * deadline from its first byte, HANDLE none: there the handler is responsible.
  */
 #include "http/server.h"
 
@@ -44,7 +46,16 @@
 #define TURN_AWAY_READS 16
 #define UNSENT_BYTES 131072
 
-enum peer_state { PEER_IDLE, PEER_HEAD, PEER_HANDLE, PEER_BODY, PEER_WRITE, PEER_DRAIN, PEER_LINGER, PEER_STATE_COUNT };
+enum peer_state {
+	PEER_IDLE,
+	PEER_HEAD,
+	PEER_HANDLE,
+	PEER_BODY,
+	PEER_WRITE,
+	PEER_DRAIN,
+	PEER_LINGER,
+	PEER_STATE_COUNT
+};
 
 typedef void body_fn(struct http_req *r, const char *body, size_t len, void *arg);
 
@@ -87,8 +98,9 @@ static void peer_set_state(struct peer *p, enum peer_state state)
 {
 	const struct http_server_conf *c = &p->server->conf;
 	const int64_t timeout_ms[PEER_STATE_COUNT] = {
-		[PEER_IDLE] = c->idle_timeout_ms, [PEER_HEAD] = c->head_timeout_ms, [PEER_BODY] = c->idle_timeout_ms,
-		[PEER_WRITE] = c->idle_timeout_ms, [PEER_DRAIN] = c->idle_timeout_ms, [PEER_LINGER] = HTTP_LINGER_MS,
+		[PEER_IDLE] = c->idle_timeout_ms,  [PEER_HEAD] = c->head_timeout_ms,
+		[PEER_BODY] = c->idle_timeout_ms,  [PEER_WRITE] = c->idle_timeout_ms,
+		[PEER_DRAIN] = c->idle_timeout_ms, [PEER_LINGER] = HTTP_LINGER_MS,
 	};
 
 	p->state = state;
@@ -109,7 +121,10 @@ static void req_free(struct http_req *r)
 	free(r);
 }
 
-/* Takes the peer off its server; the memory goes when no step is running. The conn must be gone or handed over. */
+/*
+ * Takes the peer off its server; the memory goes when no step is running. The conn must be gone or
+ * handed over.
+ */
 static void peer_drop(struct peer *p)
 {
 	if (p->req)
@@ -151,8 +166,9 @@ static const char *server_date(struct http_server *s)
 		static const char days[] = "SunMonTueWedThuFriSat";
 		static const char months[] = "JanFebMarAprMayJunJulAugSepOctNovDec";
 		gmtime_r(&now, &tm);
-		str_format(s->date, sizeof(s->date), "%.3s, %02d %.3s %d %02d:%02d:%02d GMT", days + 3 * tm.tm_wday, tm.tm_mday,
-			   months + 3 * tm.tm_mon, 1900 + tm.tm_year, tm.tm_hour, tm.tm_min, tm.tm_sec);
+		str_format(s->date, sizeof(s->date), "%.3s, %02d %.3s %d %02d:%02d:%02d GMT",
+			   days + 3 * tm.tm_wday, tm.tm_mday, months + 3 * tm.tm_mon,
+			   1900 + tm.tm_year, tm.tm_hour, tm.tm_min, tm.tm_sec);
 		s->date_s = now;
 	}
 	return s->date;
@@ -197,7 +213,8 @@ static void peer_write(struct peer *p, const struct answer *a, const struct http
 	struct buf b;
 
 	buf_init(&b, ANSWER_HEAD_MAX);
-	if (put_answer_head(p, &b, a, http10) != 0 || buf_len(&b) + a->len > buf_room(conn_out(p->conn))) {
+	if (put_answer_head(p, &b, a, http10) != 0 ||
+	    buf_len(&b) + a->len > buf_room(conn_out(p->conn))) {
 		a = &failed;
 		p->close = true;
 		buf_clear(&b);
@@ -238,8 +255,12 @@ static void peer_refuse(struct peer *p, int status, const char *message)
 	buf_init(&b, ERROR_BODY_MAX);
 	error_json(&b, status, message);
 	p->close = true;
-	peer_write(p, &(struct answer){ .status = status, .content_type = "application/json", .body = buf_data(&b),
-					.len = buf_len(&b) }, p->req ? &p->req->head : NULL);
+	peer_write(p,
+		   &(struct answer) { .status = status,
+				      .content_type = "application/json",
+				      .body = buf_data(&b),
+				      .len = buf_len(&b) },
+		   p->req ? &p->req->head : NULL);
 	buf_done(&b);
 	if (p->req)
 		req_free(p->req);
@@ -252,8 +273,12 @@ static bool reusable(const struct peer *p, const struct http_head *h)
 		return false;
 	if (p->body_done)
 		return true;
-	/* A client that waits for 100 Continue may send its body or not: nobody knows where the next request begins. */
-	return !h->expect_continue && !(h->body == HTTP_BODY_LENGTH && p->dec.left > HTTP_DRAIN_MAX);
+	/*
+	 * A client that waits for 100 Continue may send its body or not: nobody knows where the
+	 * next request begins.
+	 */
+	return !h->expect_continue &&
+	       !(h->body == HTTP_BODY_LENGTH && p->dec.left > HTTP_DRAIN_MAX);
 }
 
 /* ---- steps: true = call the next one ---- */
@@ -382,8 +407,9 @@ static bool step_linger(struct peer *p)
 }
 
 static bool (*const steps[PEER_STATE_COUNT])(struct peer *p) = {
-	[PEER_IDLE] = step_head, [PEER_HEAD] = step_head, [PEER_HANDLE] = step_handle, [PEER_BODY] = step_body,
-	[PEER_WRITE] = step_write, [PEER_DRAIN] = step_drain, [PEER_LINGER] = step_linger,
+	[PEER_IDLE] = step_head,     [PEER_HEAD] = step_head,	[PEER_HANDLE] = step_handle,
+	[PEER_BODY] = step_body,     [PEER_WRITE] = step_write, [PEER_DRAIN] = step_drain,
+	[PEER_LINGER] = step_linger,
 };
 
 static void peer_run(struct peer *p)
@@ -500,15 +526,22 @@ static struct peer *peer_new(struct http_server *s)
 	return p;
 }
 
-/* Without waiting: the answer fits into any socket buffer; what the client sent already is read so that close resets nothing. */
+/*
+ * Without waiting: the answer fits into any socket buffer; what the client sent already is read so
+ * that close resets nothing.
+ */
 static void turn_away(int fd)
 {
-	static const char text[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 51\r\n"
-				   "Connection: close\r\n\r\n{\"code\":503,\"message\":\"Too many open connections.\"}";
+	static const char text[] =
+		"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 51\r\n"
+		"Connection: close\r\n\r\n{\"code\":503,\"message\":\"Too many open connections.\"}";
 	char junk[4096];
 
-	static_assert(sizeof("{\"code\":503,\"message\":\"Too many open connections.\"}") - 1 == 51, "Content-Length");
-	for (int i = 0; i < TURN_AWAY_READS && recv(fd, junk, sizeof(junk), MSG_DONTWAIT) == (ssize_t)sizeof(junk); i++)
+	static_assert(sizeof("{\"code\":503,\"message\":\"Too many open connections.\"}") - 1 == 51,
+		      "Content-Length");
+	for (int i = 0; i < TURN_AWAY_READS &&
+			recv(fd, junk, sizeof(junk), MSG_DONTWAIT) == (ssize_t)sizeof(junk);
+	     i++)
 		;
 	if (send(fd, text, sizeof(text) - 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		shutdown(fd, SHUT_WR);
@@ -524,10 +557,14 @@ void http_server_accept(struct http_server *s, int fd)
 		return;
 	}
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));      /* not a TCP socket: no harm */
-	/* A client that does not read must not fill the kernel's buffers, which grow to megabytes each. */
+	/*
+	 * A client that does not read must not fill the kernel's buffers, which grow to megabytes
+	 * each.
+	 */
 	setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent));
 	struct peer *p = peer_new(s);
-	p->conn = conn_new(s->loop, fd, HTTP_IN_MAX, HTTP_ANSWER_MAX + ANSWER_HEAD_MAX, on_event, p);
+	p->conn =
+		conn_new(s->loop, fd, HTTP_IN_MAX, HTTP_ANSWER_MAX + ANSWER_HEAD_MAX, on_event, p);
 	peer_set_state(p, PEER_IDLE);
 }
 
@@ -588,8 +625,8 @@ void http_req_read_body(struct http_req *r, body_fn *fn, void *arg)
 	peer_run(p);
 }
 
-void http_req_answer(struct http_req *r, int status, const struct http_field *extra, const char *content_type, const void *body,
-		     size_t len)
+void http_req_answer(struct http_req *r, int status, const struct http_field *extra,
+		     const char *content_type, const void *body, size_t len)
 {
 	struct peer *p = r->peer;
 
@@ -604,7 +641,8 @@ void http_req_answer(struct http_req *r, int status, const struct http_field *ex
 	peer_run(p);
 }
 
-void http_req_error(struct http_req *r, int status, const struct http_field *extra, const char *message)
+void http_req_error(struct http_req *r, int status, const struct http_field *extra,
+		    const char *message)
 {
 	struct buf b;
 

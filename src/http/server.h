@@ -1,7 +1,7 @@
 /*
- * The HTTP server for loop programs: parses heads, gives each request to one handler, keeps the connection alive.
- * A handler answers at once or later (from the loop's thread), reads the body through a callback, or takes the
- * connection over (tunnel, forwarding).
+ * The HTTP server for loop programs: parses heads, gives each request to one handler, keeps the
+ * connection alive. A handler answers at once or later (from the loop's thread), reads the body
+ * through a callback, or takes the connection over (tunnel, forwarding).
  */
 #ifndef HTTP_SERVER_H
 #define HTTP_SERVER_H
@@ -24,11 +24,16 @@ struct http_server_conf {
 	size_t max_conns;                /* beyond: 503 and close; taken connections do not count */
 	size_t max_body;                 /* for http_req_read_body: 413 beyond */
 	void (*handle)(struct http_req *r, void *arg);
-	/* The client left (or closed its sending side) before the answer; r stays valid until it is answered or taken as
-	 * usual, and the answer is tried or dropped. Called at most once a request; may be NULL. */
+	/*
+	 * The client left (or closed its sending side) before the answer; r stays valid until it is
+	 * answered or taken as usual, and the answer is tried or dropped. Called at most once a
+	 * request; may be NULL.
+	 */
 	void (*gone)(struct http_req *r, void *arg);
-	/* r is about to be freed, for whatever reason (answered, refused while its body was read, taken, server freed): the
-	 * place to give up http_req_user. May be NULL. */
+	/*
+	 * r is about to be freed, for whatever reason (answered, refused while its body was read,
+	 * taken, server freed): the place to give up http_req_user. May be NULL.
+	 */
 	void (*end)(struct http_req *r, void *arg);
 	void *arg;
 };
@@ -43,23 +48,34 @@ void *http_req_user(struct http_req *r);
 void http_req_set_user(struct http_req *r, void *user);
 int http_req_fd(const struct http_req *r);
 
-/* Inside of conf.handle or later, once a request. Sends 100 Continue where it is waited for.
- * Reads the whole body (decoded), then calls fn(r, body, len); body is NUL-terminated and valid during the call.
- * Too large, malformed or cut: answered by the server (413, 400), fn is not called. */
-void http_req_read_body(struct http_req *r, void (*fn)(struct http_req *r, const char *body, size_t len, void *arg), void *arg);
+/*
+ * Inside of conf.handle or later, once a request. Sends 100 Continue where it is waited for. Reads
+ * the whole body (decoded), then calls fn(r, body, len); body is NUL-terminated and valid during
+ * the call. Too large, malformed or cut: answered by the server (413, 400), fn is not called.
+ */
+void http_req_read_body(struct http_req *r,
+			void (*fn)(struct http_req *r, const char *body, size_t len, void *arg),
+			void *arg);
 
-/* One answer; after it r is gone. Extra fields end with name NULL and may be NULL. Unread body: drained up to
- * HTTP_DRAIN_MAX, else closed. The server writes Date, Content-Length and Connection. More than HTTP_ANSWER_MAX bytes, or
- * control bytes in a field, become a 500. */
-void http_req_answer(struct http_req *r, int status, const struct http_field *extra, const char *content_type, const void *body, size_t len);
+/*
+ * One answer; after it r is gone. Extra fields end with name NULL and may be NULL. Unread body:
+ * drained up to HTTP_DRAIN_MAX, else closed. The server writes Date, Content-Length and Connection.
+ * More than HTTP_ANSWER_MAX bytes, or control bytes in a field, become a 500.
+ */
+void http_req_answer(struct http_req *r, int status, const struct http_field *extra,
+		     const char *content_type, const void *body, size_t len);
 /* JSON error body in the E2B form {"code":N,"message":"..."}, see http_req_answer. */
-void http_req_error(struct http_req *r, int status, const struct http_field *extra, const char *message);
+void http_req_error(struct http_req *r, int status, const struct http_field *extra,
+		    const char *message);
 
-/* Takes over the connection for this request: the conn with unread input (body bytes or tunnel bytes) in conn_in(), which
- * may be there already: set the callback with conn_set_fn, then conn_kick; conn_eof says whether the end was seen. NULL when
- * the client has gone. Not after http_req_read_body. 100 Continue is the taker's.
- * When done with a message that ended in order, give it back with http_server_return for the next request;
- * else conn_free. r is gone after this call; head is moved to *ret_head (caller: http_head_done). */
+/*
+ * Takes over the connection for this request: the conn with unread input (body bytes or tunnel
+ * bytes) in conn_in(), which may be there already: set the callback with conn_set_fn, then
+ * conn_kick; conn_eof says whether the end was seen. NULL when the client has gone. Not after
+ * http_req_read_body. 100 Continue is the taker's. When done with a message that ended in order,
+ * give it back with http_server_return for the next request; else conn_free. r is gone after this
+ * call; head is moved to *ret_head (caller: http_head_done).
+ */
 struct conn *http_req_take(struct http_req *r, struct http_head *ret_head);
 void http_server_return(struct http_server *s, struct conn *c);
 

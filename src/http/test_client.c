@@ -1,4 +1,7 @@
-/* The client against a scripted peer in a thread: reads what the script says, then sends what the script says. */
+/*
+ * The client against a scripted peer in a thread: reads what the script says, then sends what the
+ * script says.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,21 +93,67 @@ static bool saw(struct peer *p, const char *text)
 
 static void test_calls(void **state)
 {
-	static const struct { struct script s; const char *method; int r, status; const char *body; } cases[] = {
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello" }, "GET", 0, 200, "hello" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more", true }, "GET", 0, 200, "hello" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n" }, "GET", 0, 200, "hello" },
+	static const struct {
+		struct script s;
+		const char *method;
+		int r, status;
+		const char *body;
+	} cases[] = {
+		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello" },
+		  "GET",
+		  0,
+		  200,
+		  "hello" },
+		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more",
+		    true },
+		  "GET",
+		  0,
+		  200,
+		  "hello" },
+		{ { "\r\n\r\n",
+		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n" },
+		  "GET",
+		  0,
+		  200,
+		  "hello" },
 		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nhello" }, "GET", 0, 200, "hello" },
-		{ { "\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\nA: b\r\n\r\nHTTP/1.1 204 x\r\n\r\n" }, "GET", 0, 204, "" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" }, "HEAD", 0, 200, "" },
-		{ { "\r\n\r\n", "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" }, "GET", 0, 503, "no" },
+		{ { "\r\n\r\n",
+		    "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\nA: b\r\n\r\nHTTP/1.1 204 x\r\n\r\n" },
+		  "GET",
+		  0,
+		  204,
+		  "" },
+		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" },
+		  "HEAD",
+		  0,
+		  200,
+		  "" },
+		{ { "\r\n\r\n", "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" },
+		  "GET",
+		  0,
+		  503,
+		  "no" },
 		{ { NULL, "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" }, "GET", 0, 503, "no" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello worlds" }, "GET", -EFBIG },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello wor\r\n2\r\n" }, "GET", -EFBIG },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell" }, "GET", -ECONNRESET },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" }, "GET", -ECONNRESET },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n" }, "GET", -EBADMSG },
-		{ { "\r\n\r\n", "HTTP/1.1 200" }, "GET", -ECONNRESET }, { { "\r\n\r\n", NULL }, "GET", -ECONNRESET },
+		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello worlds" },
+		  "GET",
+		  -EFBIG },
+		{ { "\r\n\r\n",
+		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello wor\r\n2\r\n" },
+		  "GET",
+		  -EFBIG },
+		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell" },
+		  "GET",
+		  -ECONNRESET },
+		{ { "\r\n\r\n",
+		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" },
+		  "GET",
+		  -ECONNRESET },
+		{ { "\r\n\r\n",
+		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n" },
+		  "GET",
+		  -EBADMSG },
+		{ { "\r\n\r\n", "HTTP/1.1 200" }, "GET", -ECONNRESET },
+		{ { "\r\n\r\n", NULL }, "GET", -ECONNRESET },
 		{ { "\r\n\r\n", "SSH-2.0-OpenSSH\r\n\r\n" }, "GET", -EBADMSG },
 		{ { "\r\n\r\n", "HTTP/1.1 200 OK\nContent-Length: 0\n\n" }, "GET", -EBADMSG },
 	};
@@ -113,8 +162,13 @@ static void test_calls(void **state)
 		struct http_answer a;
 		struct err e = { 0 };
 		peer_start(&p, &cases[i].s);
-		int r = http_call(&(struct http_call){ .addr = p.addr, .method = cases[i].method, .target = "/x", .host = "h",
-						       .timeout_ms = DEADLINE_MS, .max_answer = 10 }, &a, &e);
+		int r = http_call(&(struct http_call) { .addr = p.addr,
+							.method = cases[i].method,
+							.target = "/x",
+							.host = "h",
+							.timeout_ms = DEADLINE_MS,
+							.max_answer = 10 },
+				  &a, &e);
 		if (r != cases[i].r)
 			fail_msg("case %zu: %d (%s)", i, r, e.text);
 		if (r == 0) {
@@ -133,19 +187,33 @@ static void test_calls(void **state)
 
 static void test_request_text(void **state)
 {
-	static const struct script s = { "\r\n\r\nbody", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" };
+	static const struct script s = { "\r\n\r\nbody",
+					 "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" };
 	struct peer p;
 	struct http_answer a;
 	struct err e;
 
 	peer_start(&p, &s);
-	assert_int_equal(http_call(&(struct http_call){
-		.addr = p.addr, .method = "POST", .target = "/a?b", .host = "h",
-		.fields = (const struct http_field[]){ { "X-A", "1" }, { "X-B", "2" }, { 0 } }, .body = "body", .body_len = 4,
-		.timeout_ms = DEADLINE_MS, .max_answer = 0 }, &a, &e), 0);
+	assert_int_equal(http_call(&(struct http_call) { .addr = p.addr,
+							 .method = "POST",
+							 .target = "/a?b",
+							 .host = "h",
+							 .fields =
+								 (const struct http_field[]) {
+									 { "X-A", "1" },
+									 { "X-B", "2" },
+									 { 0 } },
+							 .body = "body",
+							 .body_len = 4,
+							 .timeout_ms = DEADLINE_MS,
+							 .max_answer = 0 },
+				   &a, &e),
+			 0);
 	http_answer_done(&a);
 	peer_stop(&p);
-	assert_true(saw(&p, "POST /a?b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nX-B: 2\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"));
+	assert_true(saw(
+		&p,
+		"POST /a?b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nX-B: 2\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"));
 	buf_done(&p.seen);
 }
 
@@ -157,7 +225,9 @@ static void test_refusals(void **state)
 	struct err e = { 0 };
 
 	peer_start(&p, &s);
-	struct http_call c = { .addr = p.addr, .method = "GET", .target = "/", .timeout_ms = 50, .max_answer = 10 };
+	struct http_call c = {
+		.addr = p.addr, .method = "GET", .target = "/", .timeout_ms = 50, .max_answer = 10
+	};
 	assert_int_equal(http_call(&c, &a, &e), -ETIMEDOUT);
 	peer_stop(&p);
 	buf_done(&p.seen);
@@ -180,7 +250,8 @@ static void test_refusals(void **state)
 
 static void test_open_chunked(void **state)
 {
-	static const struct script s = { "0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" };
+	static const struct script s = { "0\r\n\r\n",
+					 "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" };
 	struct peer p;
 	struct http_head h;
 	struct buf b, rest;
@@ -188,8 +259,13 @@ static void test_open_chunked(void **state)
 	int fd;
 
 	peer_start(&p, &s);
-	assert_int_equal(http_call_open(&(struct http_call){ .addr = p.addr, .method = "PUT", .target = "/", .host = "h",
-							     .timeout_ms = DEADLINE_MS }, true, &fd, NULL, NULL, &e), 0);
+	assert_int_equal(http_call_open(&(struct http_call) { .addr = p.addr,
+							      .method = "PUT",
+							      .target = "/",
+							      .host = "h",
+							      .timeout_ms = DEADLINE_MS },
+					true, &fd, NULL, NULL, &e),
+			 0);
 	buf_init(&b, 4096);
 	buf_init(&rest, HTTP_HEAD_MAX);
 	http_put_chunk(&b, "abc", 3);
@@ -209,7 +285,9 @@ static void test_open_chunked(void **state)
 
 static void test_open_tunnel(void **state)
 {
-	static const struct script s = { "\r\n\r\n", "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: y\r\n\r\nearly", true };
+	static const struct script s = {
+		"\r\n\r\n", "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: y\r\n\r\nearly", true
+	};
 	struct peer p;
 	struct http_head h;
 	struct buf rest;
@@ -219,16 +297,26 @@ static void test_open_tunnel(void **state)
 
 	peer_start(&p, &s);
 	buf_init(&rest, HTTP_HEAD_MAX);
-	assert_int_equal(http_call_open(&(struct http_call){
-		.addr = p.addr, .method = "GET", .target = "/", .host = "h", .timeout_ms = DEADLINE_MS,
-		.fields = (const struct http_field[]){ { "Connection", "upgrade" }, { "Upgrade", "y" }, { 0 } } },
-		false, &fd, &h, &rest, &e), 0);
+	assert_int_equal(http_call_open(&(struct http_call) { .addr = p.addr,
+							      .method = "GET",
+							      .target = "/",
+							      .host = "h",
+							      .timeout_ms = DEADLINE_MS,
+							      .fields =
+								      (const struct http_field[]) {
+									      { "Connection",
+										"upgrade" },
+									      { "Upgrade", "y" },
+									      { 0 } } },
+					false, &fd, &h, &rest, &e),
+			 0);
 	assert_int_equal(h.status, 101);
 	/* The bytes behind the head were read with it or are still in the socket. */
 	size_t n = buf_len(&rest);
 	assert_true(n <= sizeof(more));
 	memcpy(more, buf_data(&rest), n);
-	assert_int_equal(fd_read_full(fd, more + n, sizeof(more) - n, DEADLINE_MS), sizeof(more) - n);
+	assert_int_equal(fd_read_full(fd, more + n, sizeof(more) - n, DEADLINE_MS),
+			 sizeof(more) - n);
 	assert_memory_equal(more, "early", 5);
 	assert_int_equal(fd_write_all(fd, "through", 7, DEADLINE_MS), 0);
 	fd_close(fd);
@@ -242,8 +330,9 @@ static void test_open_tunnel(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_calls), cmocka_unit_test(test_request_text), cmocka_unit_test(test_refusals),
-		cmocka_unit_test(test_open_chunked), cmocka_unit_test(test_open_tunnel),
+		cmocka_unit_test(test_calls),	    cmocka_unit_test(test_request_text),
+		cmocka_unit_test(test_refusals),    cmocka_unit_test(test_open_chunked),
+		cmocka_unit_test(test_open_tunnel),
 	};
 	return cmocka_run_group_tests_name("client", tests, NULL, NULL);
 }

@@ -1,4 +1,7 @@
-/* forward over real sockets: the test plays the client and the upstream server, the loop runs between their moves. */
+/*
+ * forward over real sockets: the test plays the client and the upstream server, the loop runs
+ * between their moves.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -56,12 +59,16 @@ static void attach_up(struct rig *g, const char *head)
 {
 	int sv[2];
 
-	assert_return_code(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv), errno);
+	assert_return_code(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sv),
+			   errno);
 	fd_close(g->ufd);
 	g->ufd = sv[1];
 	g->up_eof = false;
 	buf_clear(&g->to_up);
-	forward_start(g->f, conn_new(g->loop, sv[0], FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES, unused, NULL), head, strlen(head));
+	forward_start(g->f,
+		      conn_new(g->loop, sv[0], FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES, unused,
+			       NULL),
+		      head, strlen(head));
 }
 
 static void on_failed(struct forward *f, enum forward_why why, void *arg)
@@ -73,7 +80,8 @@ static void on_failed(struct forward *f, enum forward_why why, void *arg)
 	if (g->retry_head && forward_can_retry(f))
 		attach_up(g, TAKE(g->retry_head));
 	else
-		forward_reply(f, g->reply_status ? g->reply_status : 502, NULL, "text/plain", "sorry", 5);
+		forward_reply(f, g->reply_status ? g->reply_status : 502, NULL, "text/plain",
+			      "sorry", 5);
 }
 
 static void on_end(struct forward *f, const struct forward_end *end, void *arg)
@@ -86,7 +94,8 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	g->f = NULL;
 }
 
-static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out, void *arg)
+static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out,
+				 void *arg)
 {
 	struct rig *g = arg;
 
@@ -99,9 +108,16 @@ static enum forward_head on_head(struct forward *f, const struct http_head *h, s
 
 static struct forward_conf conf_of(struct rig *g)
 {
-	return (struct forward_conf){ .loop = g->loop, .replay = true, .connect_timeout_ms = 5000, .head_timeout_ms = 5000,
-				      .stall_timeout_ms = 5000, .head = on_head, .released = on_released, .failed = on_failed,
-				      .end = on_end, .arg = g };
+	return (struct forward_conf) { .loop = g->loop,
+				       .replay = true,
+				       .connect_timeout_ms = 5000,
+				       .head_timeout_ms = 5000,
+				       .stall_timeout_ms = 5000,
+				       .head = on_head,
+				       .released = on_released,
+				       .failed = on_failed,
+				       .end = on_end,
+				       .arg = g };
 }
 
 /* A connected pair; tcp so that resets can be seen. */
@@ -258,13 +274,18 @@ static void test_torn(void **state)
 
 static void test_bodyless(void **state)
 {
-	static const struct { const char *req, *answer, *client; } rows[] = {
-		{ "HEAD /f HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n",
+	static const struct { const char *req, *answer, *client;
+	} rows[] = {
+		{ "HEAD /f HTTP/1.1\r\nHost: a\r\n\r\n",
+		  "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n",
 		  "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n" },
-		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n" },
-		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n",
+		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n",
+		  "HTTP/1.1 204 No Content\r\n\r\n" },
+		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n",
+		  "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n",
 		  "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n" },
-		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n",
+		  "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
 		  "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" },
 		{ "GET /f HTTP/1.1\r\nHost: a\r\n\r\n",
 		  "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
@@ -303,7 +324,8 @@ static void test_until_close(void **state)
 	assert_false(g.up_idle);
 	assert_non_null(g.end.client);
 	turn(&g);
-	assert_true(has(&g.to_client, "Transfer-Encoding: chunked\r\n\r\n9\r\nall of it\r\n0\r\n\r\n"));
+	assert_true(
+		has(&g.to_client, "Transfer-Encoding: chunked\r\n\r\n9\r\nall of it\r\n0\r\n\r\n"));
 	rig_done(&g);
 
 	rig_open(&g, false, "GET /f HTTP/1.0\r\n\r\n");
@@ -326,11 +348,13 @@ static void test_rechunk(void **state)
 	c.rechunk = true;
 	rig_begin(&g, &c, false, "GET /f HTTP/1.1\r\nHost: a\r\n\r\n");
 	attach_up(&g, "GET /f HTTP/1.1\r\nHost: g\r\n\r\n");
-	put(g.ufd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\nxy\r\n0\r\nSpace-Refusal: deny\r\n\r\n");
+	put(g.ufd,
+	    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;a=b\r\nxy\r\n0\r\nSpace-Refusal: deny\r\n\r\n");
 	WAIT(&g, g.ended);
 	turn(&g);
 	assert_true(g.up_idle);
-	assert_buf(&g.to_client, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxy\r\n0\r\n\r\n");
+	assert_buf(&g.to_client,
+		   "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nxy\r\n0\r\n\r\n");
 	rig_done(&g);
 }
 
@@ -338,7 +362,8 @@ static void test_expect(void **state)
 {
 	struct rig g;
 
-	rig_open(&g, false, "PUT /f HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+	rig_open(&g, false,
+		 "PUT /f HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
 	attach_up(&g, "PUT /f HTTP/1.1\r\nHost: g\r\nContent-Length: 3\r\n\r\n");
 	WAIT(&g, buf_len(&g.to_client) > 0);
 	assert_buf(&g.to_client, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -356,12 +381,19 @@ static void test_upgrade(void **state)
 {
 	struct rig g;
 
-	rig_open(&g, false, "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-	attach_up(&g, "GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	rig_open(
+		&g, false,
+		"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	attach_up(
+		&g,
+		"GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
 	put(g.cfd, "early");
-	put(g.ufd, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst");
+	put(g.ufd,
+	    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nfirst");
 	WAIT(&g, has(&g.to_up, "\r\n\r\nearly") && has(&g.to_client, "\r\n\r\nfirst"));
-	assert_true(has(&g.to_client, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"));
+	assert_true(has(
+		&g.to_client,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"));
 	shutdown(g.cfd, SHUT_WR);
 	WAIT(&g, g.up_eof);
 	put(g.ufd, "last words");
@@ -376,31 +408,42 @@ static void test_upgrade(void **state)
 	/* Nobody asked for a tunnel. */
 	rig_open(&g, false, "GET /ws HTTP/1.1\r\nHost: a\r\n\r\n");
 	attach_up(&g, "GET /ws HTTP/1.1\r\nHost: g\r\n\r\n");
-	put(g.ufd, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	put(g.ufd,
+	    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
 	WAIT(&g, g.ended);
 	assert_int_equal(g.why, FORWARD_UPSTREAM_BAD);
 	assert_int_equal(g.end.status, 502);
 	rig_done(&g);
 
 	/* Refused: an ordinary answer, and what follows is the next request. */
-	rig_open(&g, false, "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
-	attach_up(&g, "GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	rig_open(
+		&g, false,
+		"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	attach_up(
+		&g,
+		"GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
 	put(g.cfd, NEXT);
 	put(g.ufd, "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno");
 	WAIT(&g, g.ended);
 	assert_non_null(g.end.client);
-	assert_buf(&g.to_up, "GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+	assert_buf(
+		&g.to_up,
+		"GET /ws HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
 	rig_done(&g);
 }
 
-/* Bytes behind an answer belong to nobody: the client never sees them and the connection is not used again. */
+/*
+ * Bytes behind an answer belong to nobody: the client never sees them and the connection is not
+ * used again.
+ */
 static void test_smuggled_answer(void **state)
 {
 	struct rig g;
 
 	rig_open(&g, false, "GET /f HTTP/1.1\r\nHost: a\r\n\r\n");
 	attach_up(&g, "GET /f HTTP/1.1\r\nHost: g\r\n\r\n");
-	put(g.ufd, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
+	put(g.ufd,
+	    "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
 	WAIT(&g, g.ended);
 	turn(&g);
 	assert_buf(&g.to_client, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -413,9 +456,12 @@ static void test_bad_messages(void **state)
 	static const char *const answers[] = {
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"HTTP/1.1 200 OK\nContent-Length: 2\n\nab", "nonsense\r\n\r\n", "HTTP/1.1 99 X\r\n\r\n",
+		"HTTP/1.1 200 OK\nContent-Length: 2\n\nab",
+		"nonsense\r\n\r\n",
+		"HTTP/1.1 99 X\r\n\r\n",
 	};
-	static const char *const bodies[] = { "x\r\n", "5\nhello\n", "5\r\nhelloX\r\n", "-1\r\n", "11111111111111111\r\n" };
+	static const char *const bodies[] = { "x\r\n", "5\nhello\n", "5\r\nhelloX\r\n", "-1\r\n",
+					      "11111111111111111\r\n" };
 
 	for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
 		struct rig g;
@@ -490,7 +536,10 @@ static void test_early_answer(void **state)
 	assert_null(g.end.client);
 	rig_done(&g);
 
-	/* The upstream answers and closes while bytes for it are on their way: its answer is not lost. */
+	/*
+	 * The upstream answers and closes while bytes for it are on their way: its answer is not
+	 * lost.
+	 */
 	rig_open(&g, false, "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n");
 	attach_up(&g, HEAD_UP "Content-Length: 200000\r\n\r\n");
 	put(g.cfd, "part");
@@ -507,7 +556,8 @@ static void test_early_answer(void **state)
 static void test_cut_answer(void **state)
 {
 	static const char *const rests[] = {
-		"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npartial", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npartial",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rests); i++) {
@@ -591,7 +641,8 @@ static void test_retry(void **state)
 	attach_up(&g, UP_CHUNKED);
 	put(g.cfd, "5\r\nhel");
 	WAIT(&g, has(&g.to_up, "hel"));
-	put(g.ufd, "HTTP/1.1 421 Misdirected Request\r\nSpace-Refusal: refresh-route\r\nContent-Length: 2\r\n\r\nxx");
+	put(g.ufd,
+	    "HTTP/1.1 421 Misdirected Request\r\nSpace-Refusal: refresh-route\r\nContent-Length: 2\r\n\r\nxx");
 	WAIT(&g, g.failed == 1 && has(&g.to_up, "/second"));
 	assert_int_equal(g.why, FORWARD_SWALLOWED);
 	put(g.cfd, "lo\r\n0\r\n\r\n");
@@ -705,7 +756,8 @@ static void test_big(void **state)
 	char head[200];
 	struct rig g;
 
-	str_format(head, sizeof(head), "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", BIG);
+	str_format(head, sizeof(head), "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n",
+		   BIG);
 	rig_open(&g, true, head);
 	attach_up(&g, HEAD_UP "\r\n");
 	double up = big(&g, g.cfd, g.ufd, strlen(HEAD_UP "\r\n"));
@@ -779,7 +831,8 @@ static void test_slow_reader(void **state)
 	attach_up(&g, HEAD_UP "Content-Length: 1000000000\r\n\r\n");
 	assert_in_range(push(&g, g.cfd, false), 1, 1 << 20);
 	rig_done(&g);
-	rig_open(&g, false, "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
+	rig_open(&g, false,
+		 "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
 	attach_up(&g, "GET /ws HTTP/1.1\r\nHost: g\r\n\r\n");
 	put(g.ufd, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n");
 	assert_in_range(push(&g, g.ufd, false), 1, 1 << 20);
@@ -790,11 +843,21 @@ static void test_slow_reader(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_torn), cmocka_unit_test(test_bodyless), cmocka_unit_test(test_until_close),
-		cmocka_unit_test(test_rechunk), cmocka_unit_test(test_expect), cmocka_unit_test(test_upgrade),
-		cmocka_unit_test(test_smuggled_answer), cmocka_unit_test(test_bad_messages), cmocka_unit_test(test_early_answer),
-		cmocka_unit_test(test_cut_answer), cmocka_unit_test(test_cut_from_outside), cmocka_unit_test(test_client_gone),
-		cmocka_unit_test(test_retry), cmocka_unit_test(test_timeouts), cmocka_unit_test(test_big),
+		cmocka_unit_test(test_torn),
+		cmocka_unit_test(test_bodyless),
+		cmocka_unit_test(test_until_close),
+		cmocka_unit_test(test_rechunk),
+		cmocka_unit_test(test_expect),
+		cmocka_unit_test(test_upgrade),
+		cmocka_unit_test(test_smuggled_answer),
+		cmocka_unit_test(test_bad_messages),
+		cmocka_unit_test(test_early_answer),
+		cmocka_unit_test(test_cut_answer),
+		cmocka_unit_test(test_cut_from_outside),
+		cmocka_unit_test(test_client_gone),
+		cmocka_unit_test(test_retry),
+		cmocka_unit_test(test_timeouts),
+		cmocka_unit_test(test_big),
 		cmocka_unit_test(test_slow_reader),
 	};
 

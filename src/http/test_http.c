@@ -34,7 +34,8 @@ static void check_requests(const struct verdict *v, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		enum http_error err = request_error(v[i].text, strlen(v[i].text));
 		if (err != v[i].err)
-			fail_msg("\"%s\": got %d (%s), want %d", v[i].text, err, http_error_text(err), v[i].err);
+			fail_msg("\"%s\": got %d (%s), want %d", v[i].text, err,
+				 http_error_text(err), v[i].err);
 	}
 }
 #define CHECK_REQUESTS(...) do { \
@@ -100,35 +101,55 @@ static void test_one_host(void **state)
 
 static void test_length(void **state)
 {
-	CHECK_REQUESTS({ "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\n\r\n", HTTP_OK },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: +5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: -5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 0x5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5 5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5, 5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length:\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length:\t5\r\n\r\n", HTTP_BAD_FIELD },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\nContent-length: 5\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775807\r\n\r\n", HTTP_OK },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775808\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 18446744073709551617\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", HTTP_BAD_LENGTH },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n", HTTP_BAD_LENGTH });
+	CHECK_REQUESTS(
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\n\r\n", HTTP_OK },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: +5\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: -5\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 0x5\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 5 5\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 5, 5\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length:\r\n\r\n", HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length:\t5\r\n\r\n", HTTP_BAD_FIELD },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 5\r\nContent-length: 5\r\n\r\n",
+		  HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775807\r\n\r\n",
+		  HTTP_OK },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 9223372036854775808\r\n\r\n",
+		  HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST "Content-Length: 18446744073709551617\r\n\r\n",
+		  HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST
+		  "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+		  HTTP_BAD_LENGTH },
+		{ "POST / HTTP/1.1\r\n" HOST
+		  "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+		  HTTP_BAD_LENGTH });
 }
 
 static void test_encoding(void **state)
 {
 	CHECK_REQUESTS({ "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n", HTTP_OK },
-		       { "POST / HTTP/1.0\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: Chunked\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: gzip, chunked\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked, identity\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: identity\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: \"chunked\"\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: x\x0b" "chunked\r\n\r\n", HTTP_BAD_FIELD },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding:\r\n\r\n", HTTP_BAD_ENCODING },
-		       { "POST / HTTP/1.1\r\n" HOST "transfer-encoding: chunked\t\r\n\r\n", HTTP_BAD_FIELD },
-		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+		       { "POST / HTTP/1.0\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: Chunked\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: gzip, chunked\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked, identity\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: identity\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: \"chunked\"\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: x\x0b"
+			 "chunked\r\n\r\n",
+			 HTTP_BAD_FIELD },
+		       { "POST / HTTP/1.1\r\n" HOST "Transfer-Encoding:\r\n\r\n",
+			 HTTP_BAD_ENCODING },
+		       { "POST / HTTP/1.1\r\n" HOST "transfer-encoding: chunked\t\r\n\r\n",
+			 HTTP_BAD_FIELD },
+		       { "POST / HTTP/1.1\r\n" HOST
+			 "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
 			 HTTP_BAD_ENCODING });
 }
 
@@ -150,7 +171,8 @@ static void test_line(void **state)
 		       { "1GET / HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_METHOD },
 		       { "M-SEARCH / HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
 		       { "ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEF / HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
-		       { "ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFG / HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_METHOD });
+		       { "ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFG / HTTP/1.1\r\n" HOST "\r\n",
+			 HTTP_BAD_METHOD });
 }
 
 static void test_target(void **state)
@@ -162,13 +184,15 @@ static void test_target(void **state)
 		       { "GET /a#b HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
 		       { "GET * HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
 		       { "OPTIONS * HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
-		       { "GET a:80 HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },          /* authority-form */
+		       { "GET a:80 HTTP/1.1\r\n" HOST "\r\n",
+			 HTTP_BAD_TARGET }, /* authority-form */
 		       { "CONNECT a:80 HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
 		       { "CONNECT [::1]:80 HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
 		       { "CONNECT a HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
 		       { "CONNECT / HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
 		       { "CONNECT http://a/ HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
-		       { "CONNECT a:80 HTTP/1.1\r\n" HOST "Content-Length: 1\r\n\r\n", HTTP_BAD_LENGTH },
+		       { "CONNECT a:80 HTTP/1.1\r\n" HOST "Content-Length: 1\r\n\r\n",
+			 HTTP_BAD_LENGTH },
 		       { "GET http://a/ HTTP/1.1\r\n" HOST "\r\n", HTTP_OK },
 		       { "GET http://b/ HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_HOST },
 		       { "GET http://u@a/ HTTP/1.1\r\n" HOST "\r\n", HTTP_BAD_TARGET },
@@ -178,17 +202,21 @@ static void test_target(void **state)
 
 static void test_absolute_form(void **state)
 {
-	static const struct { const char *target, *host, *want_host, *want; } cases[] = {
-		{ "http://ex.org/a/b?c", "EX.org", "EX.org", "/a/b?c" }, { "http://ex.org", "ex.org", "ex.org", "/" },
+	static const struct { const char *target, *host, *want_host, *want;
+	} cases[] = {
+		{ "http://ex.org/a/b?c", "EX.org", "EX.org", "/a/b?c" },
+		{ "http://ex.org", "ex.org", "ex.org", "/" },
 		{ "HTTPS://ex.org:8443?x=/y", "ex.org:8443", "ex.org:8443", "/?x=/y" },
-		{ "http://[::1]:80/", "[::1]:80", "[::1]:80", "/" }, { "http://old/z", NULL, "old", "/z" },
+		{ "http://[::1]:80/", "[::1]:80", "[::1]:80", "/" },
+		{ "http://old/z", NULL, "old", "/z" },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct http_head h;
 		enum http_error err;
-		autofree char *text = cases[i].host ?
-			x_asprintf("GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", cases[i].target, cases[i].host) :
-			x_asprintf("GET %s HTTP/1.0\r\n\r\n", cases[i].target);
+		autofree char *text =
+			cases[i].host ? x_asprintf("GET %s HTTP/1.1\r\nHost: %s\r\n\r\n",
+						   cases[i].target, cases[i].host)
+				      : x_asprintf("GET %s HTTP/1.0\r\n\r\n", cases[i].target);
 		assert_true(http_parse_request(text, strlen(text), &h, &err) > 0);
 		assert_string_equal(h.target, cases[i].want);
 		assert_string_equal(h.host, cases[i].want_host);
@@ -240,7 +268,8 @@ static void test_limits(void **state)
 
 static void test_every_cut(void **state)
 {
-	static const char text[] = "PUT /a HTTP/1.1\r\nHost: a:1\r\nX-A:  b c \t\r\nContent-Length: 3\r\n\r\nabcGET";
+	static const char text[] =
+		"PUT /a HTTP/1.1\r\nHost: a:1\r\nX-A:  b c \t\r\nContent-Length: 3\r\n\r\nabcGET";
 	struct http_head h;
 	enum http_error err;
 	size_t whole = sizeof(text) - 1 - 6;
@@ -271,7 +300,8 @@ static struct http_head parse_ok(const char *text)
 
 static void test_connection(void **state)
 {
-	static const struct { const char *text; bool keep_alive, upgrade, expect; } cases[] = {
+	static const struct { const char *text; bool keep_alive, upgrade, expect;
+	} cases[] = {
 		{ "GET / HTTP/1.1\r\n" HOST "\r\n", true, false, false },
 		{ "GET / HTTP/1.1\r\n" HOST "Connection: Close\r\n\r\n", false, false, false },
 		{ "GET / HTTP/1.1\r\n" HOST "Connection: a ,close\r\n\r\n", false, false, false },
@@ -279,11 +309,15 @@ static void test_connection(void **state)
 		{ "GET / HTTP/1.0\r\n\r\n", false, false, false },
 		{ "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true, false, false },
 		{ "GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", false, false, false },
-		{ "GET / HTTP/1.1\r\n" HOST "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n", true, true, false },
+		{ "GET / HTTP/1.1\r\n" HOST
+		  "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		  true, true, false },
 		{ "GET / HTTP/1.1\r\n" HOST "Upgrade: websocket\r\n\r\n", true, false, false },
 		{ "GET / HTTP/1.1\r\n" HOST "Connection: upgrade\r\n\r\n", true, false, false },
-		{ "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", false, false, false },
-		{ "PUT / HTTP/1.1\r\n" HOST "Expect: 100-Continue\r\nContent-Length: 1\r\n\r\n", true, false, true },
+		{ "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", false, false,
+		  false },
+		{ "PUT / HTTP/1.1\r\n" HOST "Expect: 100-Continue\r\nContent-Length: 1\r\n\r\n",
+		  true, false, true },
 		{ "PUT / HTTP/1.1\r\n" HOST "Expect: 100-continue\r\n\r\n", true, false, false },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -297,16 +331,27 @@ static void test_connection(void **state)
 
 static void test_response(void **state)
 {
-	static const struct { const char *text, *method; enum http_error err; int status; enum http_body body; } cases[] = {
-		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "GET", HTTP_OK, 200, HTTP_BODY_LENGTH },
-		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "HEAD", HTTP_OK, 200, HTTP_BODY_NONE },
-		{ "HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n", "GET", HTTP_OK, 200, HTTP_BODY_CHUNKED },
+	static const struct {
+		const char *text, *method;
+		enum http_error err;
+		int status;
+		enum http_body body;
+	} cases[] = {
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "GET", HTTP_OK, 200,
+		  HTTP_BODY_LENGTH },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "HEAD", HTTP_OK, 200,
+		  HTTP_BODY_NONE },
+		{ "HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n", "GET", HTTP_OK, 200,
+		  HTTP_BODY_CHUNKED },
 		{ "HTTP/1.1 200\r\n\r\n", "GET", HTTP_OK, 200, HTTP_BODY_UNTIL_CLOSE },
-		{ "HTTP/1.1 204 x\r\nContent-Length: 4\r\n\r\n", "GET", HTTP_OK, 204, HTTP_BODY_NONE },
+		{ "HTTP/1.1 204 x\r\nContent-Length: 4\r\n\r\n", "GET", HTTP_OK, 204,
+		  HTTP_BODY_NONE },
 		{ "HTTP/1.1 304 x\r\n\r\n", "GET", HTTP_OK, 304, HTTP_BODY_NONE },
-		{ "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "GET", HTTP_OK, 101, HTTP_BODY_NONE },
+		{ "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n", "GET", HTTP_OK,
+		  101, HTTP_BODY_NONE },
 		{ "HTTP/1.1 200 x\r\n\r\n", "CONNECT", HTTP_OK, 200, HTTP_BODY_NONE },
-		{ "HTTP/1.1 407 x\r\nContent-Length: 2\r\n\r\n", "CONNECT", HTTP_OK, 407, HTTP_BODY_LENGTH },
+		{ "HTTP/1.1 407 x\r\nContent-Length: 2\r\n\r\n", "CONNECT", HTTP_OK, 407,
+		  HTTP_BODY_LENGTH },
 		{ "HTTP/1.1 099 x\r\n\r\n", "GET", HTTP_BAD_STATUS },
 		{ "HTTP/1.1 600 x\r\n\r\n", "GET", HTTP_BAD_STATUS },
 		{ "HTTP/1.1 2x0 x\r\n\r\n", "GET", HTTP_BAD_STATUS },
@@ -316,13 +361,15 @@ static void test_response(void **state)
 		{ "HTTP/1.1 200 a\x01\r\n\r\n", "GET", HTTP_BAD_LINE },
 		{ "HTTP/2.0 200 x\r\n\r\n", "GET", HTTP_BAD_VERSION },
 		{ "ICY 200 OK aaaa\r\n\r\n", "GET", HTTP_BAD_LINE },
-		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\n", "GET", HTTP_BAD_LENGTH },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\n", "GET",
+		  HTTP_BAD_LENGTH },
 		{ "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "GET", HTTP_BAD_ENCODING },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct http_head h;
 		enum http_error err = HTTP_OK;
-		ssize_t r = http_parse_response(cases[i].text, strlen(cases[i].text), cases[i].method, &h, &err);
+		ssize_t r = http_parse_response(cases[i].text, strlen(cases[i].text),
+						cases[i].method, &h, &err);
 		assert_int_equal(err, cases[i].err);
 		if (r < 0)
 			continue;
@@ -334,9 +381,12 @@ static void test_response(void **state)
 	}
 }
 
-/* Decodes `in` in pieces of `step` bytes. Returns the last result; *ret_rest: bytes that were not taken. */
-static int decode(const char *in, size_t n, enum http_body kind, uint64_t length, uint64_t max, size_t step,
-		  struct buf *out, size_t *ret_rest, enum http_error *ret_err)
+/*
+ * Decodes `in` in pieces of `step` bytes. Returns the last result; *ret_rest: bytes that were not
+ * taken.
+ */
+static int decode(const char *in, size_t n, enum http_body kind, uint64_t length, uint64_t max,
+		  size_t step, struct buf *out, size_t *ret_rest, enum http_error *ret_err)
 {
 	struct http_head h = { .body = kind, .length = length };
 	struct http_dec d, skip;
@@ -370,7 +420,8 @@ static int decode(const char *in, size_t n, enum http_body kind, uint64_t length
 
 struct body_case { const char *in, *out; size_t rest; int r; enum http_error err; };
 
-static void check_bodies(const struct body_case *cases, size_t n, enum http_body kind, uint64_t length, uint64_t max)
+static void check_bodies(const struct body_case *cases, size_t n, enum http_body kind,
+			 uint64_t length, uint64_t max)
 {
 	struct buf out;
 
@@ -379,7 +430,8 @@ static void check_bodies(const struct body_case *cases, size_t n, enum http_body
 		for (size_t step = 1; step <= strlen(cases[i].in) + 1; step++) {
 			enum http_error err = HTTP_OK;
 			size_t rest;
-			int r = decode(cases[i].in, strlen(cases[i].in), kind, length, max, step, &out, &rest, &err);
+			int r = decode(cases[i].in, strlen(cases[i].in), kind, length, max, step,
+				       &out, &rest, &err);
 			if (r != cases[i].r || err != cases[i].err)
 				fail_msg("case %zu step %zu: %d, error %d", i, step, r, err);
 			if (r != 1)
@@ -396,34 +448,57 @@ static void check_bodies(const struct body_case *cases, size_t n, enum http_body
 static void test_chunked(void **state)
 {
 	static const struct body_case cases[] = {
-		{ "5\r\nhello\r\n0\r\n\r\nGET", "hello", 3, 1 }, { "0\r\n\r\n", "", 0, 1 },
-		{ "A\r\n0123456789\r\na;x=y\r\nabcdefghij\r\n0;z\r\n\r\n", "0123456789abcdefghij", 0, 1 },
-		{ "0000000000000001\r\nx\r\n0\r\n\r\n", "x", 0, 1 }, { "1\r\nx\r\n0\r\nA: b\r\nC:\r\n\r\nzz", "x", 2, 1 },
-		{ "5\r\nhel", "", 0, 0 }, { "5\r\nhello\r\n0\r\n\r", "", 0, 0 }, { "", "", 0, 0 },
-		{ "00000000000000001\r\nx\r\n0\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },          /* 17 digits */
-		{ "\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { ";a\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "+1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0x1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ " 1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1 \r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1\r\nx\n0\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1\r\nxy\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a\n\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;a\rb\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\n\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "0\r\nA\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\n A: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "0\r\nA : b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\nA: b\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "5\r\nhello\r\n0\r\n\r\nGET", "hello", 3, 1 },
+		{ "0\r\n\r\n", "", 0, 1 },
+		{ "A\r\n0123456789\r\na;x=y\r\nabcdefghij\r\n0;z\r\n\r\n", "0123456789abcdefghij",
+		  0, 1 },
+		{ "0000000000000001\r\nx\r\n0\r\n\r\n", "x", 0, 1 },
+		{ "1\r\nx\r\n0\r\nA: b\r\nC:\r\n\r\nzz", "x", 2, 1 },
+		{ "5\r\nhel", "", 0, 0 },
+		{ "5\r\nhello\r\n0\r\n\r", "", 0, 0 },
+		{ "", "", 0, 0 },
+		{ "00000000000000001\r\nx\r\n0\r\n\r\n", "", 0, -EBADMSG,
+		  HTTP_BAD_CHUNK }, /* 17 digits */
+		{ "\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ ";a\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "+1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0x1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ " 1\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1 \r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1\r\nx\n0\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1\r\nxy\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a\n\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a\rb\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\n\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nA\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\n A: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nA : b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nA: b\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		{ "0\r\n: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		/* extensions */
-		{ "1;a=\"b;\\\" c\";d\r\nx\r\n0;e=f\r\n\r\n", "x", 0, 1 }, { "1; a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;a=\"b\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;(\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"b;\\\" c\";d\r\nx\r\n0;e=f\r\n\r\n", "x", 0, 1 },
+		{ "1; a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"b\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;(\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		{ "1;a=\"\\\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;=a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a=\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;a=b=c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a\"b\"\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "1;a=\"b\"c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "1;a=b;c=\"\"\r\nx\r\n0\r\n\r\n", "x", 0, 1 },
+		{ "1;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a;\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;=a\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=b=c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a\"b\"\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=\"b\"c\r\nx\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "1;a=b;c=\"\"\r\nx\r\n0\r\n\r\n", "x", 0, 1 },
 		/* trailers that would change the message if somebody merged them */
 		{ "0\r\nContent-Length: 5\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "0\r\nA: b\r\ntransfer-encoding: chunked\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
-		{ "0\r\nHOST: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK }, { "0\r\nTrailer: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nA: b\r\ntransfer-encoding: chunked\r\n\r\n", "", 0, -EBADMSG,
+		  HTTP_BAD_CHUNK },
+		{ "0\r\nHOST: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
+		{ "0\r\nTrailer: b\r\n\r\n", "", 0, -EBADMSG, HTTP_BAD_CHUNK },
 		{ "0\r\nHos: b\r\nHosts: c\r\nX-Host: d\r\n\r\n", "", 0, 1 },
-		{ "15\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE }, { "ffffffffffffffff\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
+		{ "15\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
+		{ "ffffffffffffffff\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
 		{ "14\r\n01234567890123456789\r\n1\r\n", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE },
 	};
 	check_bodies(cases, ARRAY_LEN(cases), HTTP_BODY_CHUNKED, 0, 20);
@@ -431,9 +506,12 @@ static void test_chunked(void **state)
 
 static void test_plain_bodies(void **state)
 {
-	static const struct body_case five[] = { { "helloGET", "hello", 3, 1 }, { "hell", "", 0, 0 } };
+	static const struct body_case five[] = { { "helloGET", "hello", 3, 1 },
+						 { "hell", "", 0, 0 } };
 	static const struct body_case zero[] = { { "GET", "", 3, 1 } };
-	static const struct body_case all[] = { { "hello", "hello", 0, 1 }, { "0123456789x", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE } };
+	static const struct body_case all[] = {
+		{ "hello", "hello", 0, 1 }, { "0123456789x", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE }
+	};
 	static const struct body_case large[] = { { "", "", 0, -EBADMSG, HTTP_BODY_TOO_LARGE } };
 
 	check_bodies(five, ARRAY_LEN(five), HTTP_BODY_LENGTH, 5, 10);
@@ -455,13 +533,17 @@ static void test_chunk_limits(void **state)
 	for (unsigned i = 0; i < HTTP_CHUNK_LINE_MAX - 4; i++)
 		buf_puts(&in, "a");
 	buf_puts(&in, "\r\nx\r\n0\r\n\r\n");
-	assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 7, &out, &rest, &err), 1);
+	assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 7, &out,
+				&rest, &err),
+			 1);
 	buf_clear(&in);
 	buf_puts(&in, "1;");
 	for (unsigned i = 0; i < HTTP_CHUNK_LINE_MAX - 3; i++)
 		buf_puts(&in, "a");
 	buf_puts(&in, "\r\nx\r\n0\r\n\r\n");
-	assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 7, &out, &rest, &err), -EBADMSG);
+	assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 7, &out,
+				&rest, &err),
+			 -EBADMSG);
 	assert_int_equal(err, HTTP_BAD_CHUNK);
 	for (size_t size = HTTP_TRAILER_MAX; size <= HTTP_TRAILER_MAX + 1; size++) {
 		buf_clear(&in);
@@ -470,7 +552,8 @@ static void test_chunk_limits(void **state)
 			buf_puts(&in, "b");
 		buf_puts(&in, "\r\n\r\n");
 		err = HTTP_OK;
-		assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 99, &out, &rest, &err),
+		assert_int_equal(decode(buf_data(&in), buf_len(&in), HTTP_BODY_CHUNKED, 0, 9, 99,
+					&out, &rest, &err),
 				 size > HTTP_TRAILER_MAX ? -EBADMSG : 1);
 	}
 	buf_done(&in);
@@ -479,11 +562,20 @@ static void test_chunk_limits(void **state)
 
 static void test_query(void **state)
 {
-	static const struct { const char *target, *name; int r; const char *want; } cases[] = {
-		{ "/a?path=%2Fx%20y&b=1+2", "path", 0, "/x y" }, { "/a?path=%2Fx&b=1+2", "b", 0, "1 2" },
-		{ "/a?x", "x", 0, "" }, { "/a?x=", "x", 0, "" }, { "/a?xy=1&x=2", "x", 0, "2" }, { "/a", "x", 0, NULL },
-		{ "/a?", "x", 0, NULL }, { "/a?&&x=1&x=2", "x", 0, "1" }, { "/a?%78=1", "x", 0, "1" }, { "/a?x=a=b", "x", 0, "a=b" },
-		{ "/a?x=%2", "x", -EINVAL, NULL }, { "/a?x=%00", "x", -EINVAL, NULL },
+	static const struct { const char *target, *name; int r; const char *want;
+	} cases[] = {
+		{ "/a?path=%2Fx%20y&b=1+2", "path", 0, "/x y" },
+		{ "/a?path=%2Fx&b=1+2", "b", 0, "1 2" },
+		{ "/a?x", "x", 0, "" },
+		{ "/a?x=", "x", 0, "" },
+		{ "/a?xy=1&x=2", "x", 0, "2" },
+		{ "/a", "x", 0, NULL },
+		{ "/a?", "x", 0, NULL },
+		{ "/a?&&x=1&x=2", "x", 0, "1" },
+		{ "/a?%78=1", "x", 0, "1" },
+		{ "/a?x=a=b", "x", 0, "a=b" },
+		{ "/a?x=%2", "x", -EINVAL, NULL },
+		{ "/a?x=%00", "x", -EINVAL, NULL },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		autofree char *v = NULL;
@@ -524,17 +616,20 @@ static void test_write(void **state)
 	assert_int_equal(http_put_chunk(&b, NULL, 0), 0);
 	assert_int_equal(http_put_chunk(&b, "x", SIZE_MAX), -ENOBUFS);
 	autofree char *s = buf_take_str(&b);
-	assert_string_equal(s, "GET /a HTTP/1.1\r\nHost: x\r\nN: 7-z\r\n\r\nHTTP/1.1 404 Not Found\r\n"
-			       "11\r\n0123456789abcdefX\r\n0\r\n\r\n");
+	assert_string_equal(s,
+			    "GET /a HTTP/1.1\r\nHost: x\r\nN: 7-z\r\n\r\nHTTP/1.1 404 Not Found\r\n"
+			    "11\r\n0123456789abcdefX\r\n0\r\n\r\n");
 	buf_done(&b);
 }
 
 static void test_forward(void **state)
 {
-	struct http_head h = parse_ok("POST / HTTP/1.1\r\nHost: a\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\n"
-				      "TE: trailers\r\nTrailer: A\r\nUpgrade: x\r\nProxy-Authorization: p\r\nProxy-Connection: q\r\n"
-				      "Content-Length: 3\r\nCookie: c\r\nAccept: */*\r\nX-End: v\r\n\r\n");
-	struct http_head chunked = parse_ok("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+	struct http_head h = parse_ok(
+		"POST / HTTP/1.1\r\nHost: a\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\n"
+		"TE: trailers\r\nTrailer: A\r\nUpgrade: x\r\nProxy-Authorization: p\r\nProxy-Connection: q\r\n"
+		"Content-Length: 3\r\nCookie: c\r\nAccept: */*\r\nX-End: v\r\n\r\n");
+	struct http_head chunked =
+		parse_ok("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
 	struct buf b;
 
 	buf_init(&b, 4096);
@@ -553,12 +648,15 @@ static void test_forward(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_crlf_only), cmocka_unit_test(test_fields), cmocka_unit_test(test_one_host),
-		cmocka_unit_test(test_length), cmocka_unit_test(test_encoding), cmocka_unit_test(test_line),
-		cmocka_unit_test(test_target), cmocka_unit_test(test_absolute_form), cmocka_unit_test(test_limits),
-		cmocka_unit_test(test_every_cut), cmocka_unit_test(test_connection), cmocka_unit_test(test_response),
-		cmocka_unit_test(test_chunked), cmocka_unit_test(test_plain_bodies), cmocka_unit_test(test_chunk_limits),
-		cmocka_unit_test(test_query), cmocka_unit_test(test_write), cmocka_unit_test(test_forward),
+		cmocka_unit_test(test_crlf_only),    cmocka_unit_test(test_fields),
+		cmocka_unit_test(test_one_host),     cmocka_unit_test(test_length),
+		cmocka_unit_test(test_encoding),     cmocka_unit_test(test_line),
+		cmocka_unit_test(test_target),	     cmocka_unit_test(test_absolute_form),
+		cmocka_unit_test(test_limits),	     cmocka_unit_test(test_every_cut),
+		cmocka_unit_test(test_connection),   cmocka_unit_test(test_response),
+		cmocka_unit_test(test_chunked),	     cmocka_unit_test(test_plain_bodies),
+		cmocka_unit_test(test_chunk_limits), cmocka_unit_test(test_query),
+		cmocka_unit_test(test_write),	     cmocka_unit_test(test_forward),
 	};
 	return cmocka_run_group_tests_name("http", tests, NULL, NULL);
 }

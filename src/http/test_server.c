@@ -1,4 +1,7 @@
-/* The server over socket pairs: the test is the client, the loop is turned until what is waited for has come. */
+/*
+ * The server over socket pairs: the test is the client, the loop is turned until what is waited for
+ * has come.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +56,8 @@ static void on_big(struct http_req *r, struct env *env)
 
 static void on_hello(struct http_req *r, struct env *env)
 {
-	http_req_answer(r, 200, (const struct http_field[]){ { "X-A", "1" }, { 0 } }, "text/plain", "hello", 5);
+	http_req_answer(r, 200, (const struct http_field[]) { { "X-A", "1" }, { 0 } }, "text/plain",
+			"hello", 5);
 }
 
 static void on_echo(struct http_req *r, struct env *env)
@@ -74,7 +78,8 @@ static void on_take(struct http_req *r, struct env *env)
 
 static void on_bad_field(struct http_req *r, struct env *env)
 {
-	http_req_answer(r, 200, (const struct http_field[]){ { "X-A", "1\r\nX-B: 2" }, { 0 } }, NULL, "x", 1);
+	http_req_answer(r, 200, (const struct http_field[]) { { "X-A", "1\r\nX-B: 2" }, { 0 } },
+			NULL, "x", 1);
 }
 
 static void on_error(struct http_req *r, struct env *env)
@@ -92,9 +97,13 @@ static void on_free_server(struct http_req *r, struct env *env)
 	http_server_free(TAKE(env->server));
 }
 
-static const struct { const char *target; void (*fn)(struct http_req *r, struct env *env); } routes[] = {
-	{ "/big", on_big }, { "/hello", on_hello }, { "/echo", on_echo }, { "/hold", on_hold }, { "/take", on_take },
-	{ "/bad-field", on_bad_field }, { "/error", on_error }, { "/empty", on_empty }, { "/free-server", on_free_server },
+static const struct {
+	const char *target;
+	void (*fn)(struct http_req *r, struct env *env);
+} routes[] = {
+	{ "/big", on_big },	{ "/hello", on_hello }, { "/echo", on_echo },
+	{ "/hold", on_hold },	{ "/take", on_take },	{ "/bad-field", on_bad_field },
+	{ "/error", on_error }, { "/empty", on_empty }, { "/free-server", on_free_server },
 };
 
 static void handle(struct http_req *r, void *arg)
@@ -125,7 +134,8 @@ static int connect_env(struct env *env)
 {
 	int pair[2];
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
+			 0);
 	http_server_accept(env->server, pair[1]);
 	return pair[0];
 }
@@ -135,9 +145,16 @@ static int setup_with(void **state, int head_timeout_ms, int idle_timeout_ms)
 	struct env *env = x_alloc(sizeof(*env));
 
 	env->loop = loop_new();
-	env->server = http_server_new(env->loop, &(struct http_server_conf){
-		.head_timeout_ms = head_timeout_ms, .idle_timeout_ms = idle_timeout_ms, .max_conns = MAX_CONNS,
-		.max_body = MAX_BODY, .handle = handle, .gone = gone, .end = end, .arg = env });
+	env->server =
+		http_server_new(env->loop,
+				&(struct http_server_conf) { .head_timeout_ms = head_timeout_ms,
+							     .idle_timeout_ms = idle_timeout_ms,
+							     .max_conns = MAX_CONNS,
+							     .max_body = MAX_BODY,
+							     .handle = handle,
+							     .gone = gone,
+							     .end = end,
+							     .arg = env });
 	buf_init(&env->got, 2 * BIG_BYTES);
 	env->fd = connect_env(env);
 	*state = env;
@@ -183,13 +200,15 @@ static void pump(struct env *env)
 	}
 }
 
-#define PUMP_UNTIL(env, what) do { \
-	for (int64_t end_ms_ = clock_mono_ms() + DEADLINE_MS; !(what);) { \
-		pump(env); \
-		if (clock_mono_ms() > end_ms_) \
-			fail_msg("%s: not in time; got: %.*s", #what, (int)buf_len(&(env)->got), buf_data(&(env)->got)); \
-	} \
-} while (0)
+#define PUMP_UNTIL(env, what)                                                                      \
+	do {                                                                                       \
+		for (int64_t end_ms_ = clock_mono_ms() + DEADLINE_MS; !(what);) {                  \
+			pump(env);                                                                 \
+			if (clock_mono_ms() > end_ms_)                                             \
+				fail_msg("%s: not in time; got: %.*s", #what,                      \
+					 (int)buf_len(&(env)->got), buf_data(&(env)->got));        \
+		}                                                                                  \
+	} while (0)
 
 static void say_n(struct env *env, const char *p, size_t n)
 {
@@ -274,18 +293,24 @@ static void test_pipelining(void **state)
 {
 	struct env *env = *state;
 
-	/* In one piece, the held one in the middle: what follows it must wait, and the order of the answers hold. */
+	/*
+	 * In one piece, the held one in the middle: what follows it must wait, and the order of the
+	 * answers hold.
+	 */
 	say(env, GET("/hello") POST("/echo", "Content-Length: 3\r\n", "abc") GET("/hold")
-		 POST("/echo", "Transfer-Encoding: chunked\r\n", "2\r\nde\r\n0\r\n\r\n") GET("/hello"));
+			 POST("/echo", "Transfer-Encoding: chunked\r\n", "2\r\nde\r\n0\r\n\r\n")
+				 GET("/hello"));
 	PUMP_UNTIL(env, env->held);
 	pump(env);
 	assert_int_equal(env->n_handled, 3);
 	http_req_answer(TAKE(env->held), 200, NULL, NULL, "held", 4);
 	PUMP_UNTIL(env, count(env, "hello") == 2);
 	const char *p = buf_data(&env->got);
-	static const char *const order[] = { "\r\n\r\nhello", "\r\n\r\nabc", "\r\n\r\nheld", "\r\n\r\nde", "\r\n\r\nhello" };
+	static const char *const order[] = { "\r\n\r\nhello", "\r\n\r\nabc", "\r\n\r\nheld",
+					     "\r\n\r\nde", "\r\n\r\nhello" };
 	for (size_t i = 0; i < ARRAY_LEN(order); i++) {
-		p = memmem(p, (size_t)(buf_data(&env->got) + buf_len(&env->got) - p), order[i], strlen(order[i]));
+		p = memmem(p, (size_t)(buf_data(&env->got) + buf_len(&env->got) - p), order[i],
+			   strlen(order[i]));
 		assert_non_null(p);
 	}
 	assert_int_equal(env->n_gone, 0);
@@ -303,8 +328,8 @@ static void test_deep_pipeline(void **state)
 static void test_byte_by_byte(void **state)
 {
 	struct env *env = *state;
-	static const char text[] = POST("/echo", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2;x\r\nde\r\n0\r\nT: 1\r\n\r\n")
-				   GET("/hello");
+	static const char text[] = POST("/echo", "Transfer-Encoding: chunked\r\n",
+					"3\r\nabc\r\n2;x\r\nde\r\n0\r\nT: 1\r\n\r\n") GET("/hello");
 
 	for (size_t i = 0; i < sizeof(text) - 1; i++) {
 		say_n(env, text + i, 1);
@@ -358,7 +383,8 @@ static void test_reader_stalls(void **state)
 
 	/* Nobody reads the answer: the connection is given up, not kept for ever. */
 	say(env, GET("/big"));
-	for (int64_t end_ms = clock_mono_ms() + DEADLINE_MS; env->n_handled == 0 || http_server_conns(env->server) > 0;) {
+	for (int64_t end_ms = clock_mono_ms() + DEADLINE_MS;
+	     env->n_handled == 0 || http_server_conns(env->server) > 0;) {
 		loop_turn(env->loop, 5);
 		assert_true(clock_mono_ms() < end_ms);
 	}
@@ -393,7 +419,8 @@ static void test_body_too_large(void **state)
 	say(env, POST("/echo", "Content-Length: 1001\r\n", ""));
 	PUMP_UNTIL(env, env->eof);
 	assert_true(has(env, "HTTP/1.1 413 "));
-	assert_true(has(env, "{\"code\":413,\"message\":\"The body of the message is too large.\"}"));
+	assert_true(
+		has(env, "{\"code\":413,\"message\":\"The body of the message is too large.\"}"));
 	assert_int_equal(env->n_body, 0);
 	assert_int_equal(env->n_end, 1);
 }
@@ -544,7 +571,8 @@ static void test_unread_body_drained(void **state)
 	say(env, POST("/hello", "Content-Length: 65536\r\n", ""));
 	PUMP_UNTIL(env, has(env, "\r\n\r\nhello"));
 	say_n(env, body, HTTP_DRAIN_MAX);
-	say(env, POST("/hello", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n") GET("/hello"));
+	say(env, POST("/hello", "Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n0\r\n\r\n")
+			 GET("/hello"));
 	PUMP_UNTIL(env, count(env, "\r\n\r\nhello") == 3);
 	assert_false(has(env, "Connection: close"));
 	say(env, POST("/hello", "Content-Length: 65537\r\n", ""));
@@ -558,7 +586,8 @@ static void test_chunked_drain_limit(void **state)
 
 	say(env, POST("/hello", "Transfer-Encoding: chunked\r\n", ""));
 	for (unsigned i = 0; i < 40000 && !env->eof; i++) {
-		if (send(env->fd, "2\r\nab\r\n", 7, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 || i % 100 == 0)
+		if (send(env->fd, "2\r\nab\r\n", 7, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ||
+		    i % 100 == 0)
 			pump(env);
 	}
 	PUMP_UNTIL(env, env->eof);
@@ -695,12 +724,32 @@ static void test_free_while_held(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(test_keep_alive), T(test_http10), T(test_pipelining), T(test_deep_pipeline), T(test_byte_by_byte),
-		T(test_too_many), T(test_body_too_large), T(test_chunked_too_large), T(test_body_fits),
-		T(test_body_malformed), T(test_body_cut), T(test_bad_head), T(test_head_too_large), T(test_client_gone),
-		T(test_half_close), T(test_expect_continue), T(test_expect_unread), T(test_unread_body_drained),
-		T(test_chunked_drain_limit), T(test_big_answer), T(test_no_body_answers), T(test_error_json),
-		T(test_bad_field_is_500), T(test_take_return), T(test_take_gone), T(test_free_in_handler),
+		T(test_keep_alive),
+		T(test_http10),
+		T(test_pipelining),
+		T(test_deep_pipeline),
+		T(test_byte_by_byte),
+		T(test_too_many),
+		T(test_body_too_large),
+		T(test_chunked_too_large),
+		T(test_body_fits),
+		T(test_body_malformed),
+		T(test_body_cut),
+		T(test_bad_head),
+		T(test_head_too_large),
+		T(test_client_gone),
+		T(test_half_close),
+		T(test_expect_continue),
+		T(test_expect_unread),
+		T(test_unread_body_drained),
+		T(test_chunked_drain_limit),
+		T(test_big_answer),
+		T(test_no_body_answers),
+		T(test_error_json),
+		T(test_bad_field_is_500),
+		T(test_take_return),
+		T(test_take_gone),
+		T(test_free_in_handler),
 		T(test_free_while_held),
 		cmocka_unit_test_setup_teardown(test_head_timeout, setup_slow, teardown),
 		cmocka_unit_test_setup_teardown(test_idle_timeout, setup_hasty, teardown),

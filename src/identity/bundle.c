@@ -46,7 +46,8 @@ static int bundle_check(const struct key_bundle *b, struct err *e)
 		if (fault)
 			return err_set(e, -EINVAL, "key bundle: %s", fault);
 		if (bundle_find(b, b->keys[i].kid) != &b->keys[i])
-			return err_set(e, -EINVAL, "key bundle: key id \"%s\" stands there twice", b->keys[i].kid);
+			return err_set(e, -EINVAL, "key bundle: key id \"%s\" stands there twice",
+				       b->keys[i].kid);
 	}
 	return 0;
 }
@@ -67,7 +68,8 @@ static void put_entry(struct buf *out, const struct key_entry *k)
 	buf_puts(out, "]}");
 }
 
-int bundle_sign(const struct key_bundle *b, const struct key_signer *root, char **ret, struct err *e)
+int bundle_sign(const struct key_bundle *b, const struct key_signer *root, char **ret,
+		struct err *e)
 {
 	autofree char *json = NULL, *text = NULL;
 	struct buf out;
@@ -75,7 +77,10 @@ int bundle_sign(const struct key_bundle *b, const struct key_signer *root, char 
 
 	if (r < 0)
 		return r;
-	/* Nothing in here needs an escape: bundle_check has seen every string. 64 entries stay far below the limit. */
+	/*
+	 * Nothing in here needs an escape: bundle_check has seen every string. 64 entries stay far
+	 * below the limit.
+	 */
 	buf_init(&out, PASETO_MESSAGE_MAX);
 	buf_putf(&out, "{\"number\":%llu,\"keys\":[", (unsigned long long)b->number);
 	for (unsigned i = 0; i < b->n_keys; i++) {
@@ -98,13 +103,15 @@ static int read_entry(json_t *v, struct key_entry *ret)
 	json_t *purposes = json_object_get(v, "purposes"), *p;
 	size_t i;
 
-	if (!json_is_object(v) || json_object_size(v) != 3 || !claim_str(v, "kid", ret->kid, sizeof(ret->kid)) ||
+	if (!json_is_object(v) || json_object_size(v) != 3 ||
+	    !claim_str(v, "kid", ret->kid, sizeof(ret->kid)) ||
 	    !claim_hex(v, "public", ret->public, KEY_PUBLIC_BYTES) || !json_is_array(purposes))
 		return -EACCES;
 	json_array_foreach(purposes, i, p) {
 		unsigned n;
 
-		if (!json_is_string(p) || !enum_of(json_string_value(p), id_purpose_names, ID_PURPOSE_COUNT, &n) ||
+		if (!json_is_string(p) ||
+		    !enum_of(json_string_value(p), id_purpose_names, ID_PURPOSE_COUNT, &n) ||
 		    (ret->purposes & 1u << n))
 			return -EACCES;
 		ret->purposes |= 1u << n;
@@ -119,7 +126,8 @@ static int read_bundle(json_t *v, struct key_bundle *ret)
 
 	*ret = (struct key_bundle){ 0 };
 	if (!json_is_object(v) || json_object_size(v) != 2 || !json_is_array(keys) ||
-	    json_array_size(keys) > BUNDLE_KEYS_MAX || !claim_u64(v, "number", 1, (uint64_t)STRICT_INT_MAX, &ret->number))
+	    json_array_size(keys) > BUNDLE_KEYS_MAX ||
+	    !claim_u64(v, "number", 1, (uint64_t)STRICT_INT_MAX, &ret->number))
 		return -EACCES;
 	json_array_foreach(keys, i, k)
 		if (read_entry(k, &ret->keys[ret->n_keys++]) < 0)
@@ -127,31 +135,35 @@ static int read_bundle(json_t *v, struct key_bundle *ret)
 	return bundle_check(ret, NULL) < 0 ? -EACCES : 0;
 }
 
-static int bundle_open_split(const struct paseto *p, const uint8_t root_public[KEY_PUBLIC_BYTES], struct key_bundle *ret,
-			     struct err *e)
+static int bundle_open_split(const struct paseto *p, const uint8_t root_public[KEY_PUBLIC_BYTES],
+			     struct key_bundle *ret, struct err *e)
 {
 	char kid[ID_KID_MAX + 1];
 	json_t *v;
 	int r;
 
 	if (paseto_footer_kid(p, kid, sizeof(kid)) < 0 || !str_eq(kid, BUNDLE_ROOT_KID))
-		return err_set_code(e, -EACCES, "bundle-malformed", "key bundle: it names another key than root");
+		return err_set_code(e, -EACCES, "bundle-malformed",
+				    "key bundle: it names another key than root");
 	if (paseto_check(p, NULL, 0, root_public) < 0)
-		return err_set_code(e, -EACCES, "bundle-signature", "key bundle: not signed by this node's root key");
+		return err_set_code(e, -EACCES, "bundle-signature",
+				    "key bundle: not signed by this node's root key");
 	v = strict_parse((const char *)p->body, p->message_bytes, BUNDLE_DEPTH, NULL);
 	r = v ? read_bundle(v, ret) : -EACCES;
 	json_decref(v);
 	return r < 0 ? err_set_code(e, r, "bundle-malformed", "key bundle: malformed") : 0;
 }
 
-int bundle_open(const char *text, size_t n, const uint8_t root_public[KEY_PUBLIC_BYTES], struct key_bundle *ret, struct err *e)
+int bundle_open(const char *text, size_t n, const uint8_t root_public[KEY_PUBLIC_BYTES],
+		struct key_bundle *ret, struct err *e)
 {
 	struct key_bundle *b;
 	struct paseto p;
 	int r;
 
 	if (n >= BUNDLE_BYTES_MAX)
-		return err_set_code(e, -EACCES, "bundle-malformed", "key bundle: over %d bytes", BUNDLE_BYTES_MAX);
+		return err_set_code(e, -EACCES, "bundle-malformed", "key bundle: over %d bytes",
+				    BUNDLE_BYTES_MAX);
 	r = paseto_split(text, n, &p, e);
 	if (r < 0)
 		return r;
@@ -178,13 +190,17 @@ static bool bundle_equal(const struct key_bundle *a, const struct key_bundle *b)
 	return true;
 }
 
-int bundle_may_replace(const struct key_bundle *current, const struct key_bundle *next, struct err *e)
+int bundle_may_replace(const struct key_bundle *current, const struct key_bundle *next,
+		       struct err *e)
 {
 	if (next->number < current->number)
-		return err_set_code(e, -ESTALE, "bundle-older", "key bundle %llu is older than the installed %llu",
-				    (unsigned long long)next->number, (unsigned long long)current->number);
+		return err_set_code(e, -ESTALE, "bundle-older",
+				    "key bundle %llu is older than the installed %llu",
+				    (unsigned long long)next->number,
+				    (unsigned long long)current->number);
 	if (next->number == current->number && !bundle_equal(current, next))
-		return err_set_code(e, -ESTALE, "bundle-older", "key bundle %llu is installed with other contents",
+		return err_set_code(e, -ESTALE, "bundle-older",
+				    "key bundle %llu is installed with other contents",
 				    (unsigned long long)next->number);
 	return 0;
 }

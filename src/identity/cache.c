@@ -1,7 +1,7 @@
 /*
- * A set of buckets of CACHE_WAYS entries, keyed by a keyed BLAKE2b hash of the whole token. A full bucket loses the entry
- * that expires first. The number of the bundle that an entry was verified with is kept: a newer bundle makes all misses,
- * even if nobody called cap_cache_clear.
+ * A set of buckets of CACHE_WAYS entries, keyed by a keyed BLAKE2b hash of the whole token. A full
+ * bucket loses the entry that expires first. The number of the bundle that an entry was verified
+ * with is kept: a newer bundle makes all misses, even if nobody called cap_cache_clear.
  */
 #include "identity/identity.h"
 
@@ -71,8 +71,8 @@ static struct cache_entry *cache_victim(struct cache_entry *bucket)
 	return v;
 }
 
-int cap_cache_verify(struct cap_cache *cc, const char *text, size_t n, const struct key_bundle *b, int64_t now_s,
-		     struct capability *ret, struct err *e)
+int cap_cache_verify(struct cap_cache *cc, const char *text, size_t n, const struct key_bundle *b,
+		     int64_t now_s, struct capability *ret, struct err *e)
 {
 	uint8_t hash[CACHE_HASH_BYTES];
 	struct cache_entry *bucket, *v;

@@ -50,6 +50,6 @@ bool claim_hex(json_t *obj, const char *name, uint8_t *dst, size_t bytes)
 {
 	char s[CLAIM_STR_MAX + 1];
 
-	return claim_str(obj, name, s, sizeof(s)) && str_is(s, 2 * bytes, 2 * bytes, "0123456789abcdef") &&
-	       str_unhex(dst, bytes, s) >= 0;
+	return claim_str(obj, name, s, sizeof(s)) &&
+	       str_is(s, 2 * bytes, 2 * bytes, "0123456789abcdef") && str_unhex(dst, bytes, s) >= 0;
 }

@@ -1,4 +1,7 @@
-/* The first byte says what the rest is: T a bundle's text as it comes, C contents that are signed here with the root key. */
+/*
+ * The first byte says what the rest is: T a bundle's text as it comes, C contents that are signed
+ * here with the root key.
+ */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +29,8 @@ static void try_bundle(const char *text, size_t n)
 	assert(bundle_sign(&b, &root, &anew, NULL) == 0);
 	assert(bundle_open(anew, strlen(anew), root_public, &again, NULL) == 0);
 	/* Equal contents: each may replace the other. */
-	assert(bundle_may_replace(&b, &again, NULL) == 0 && bundle_may_replace(&again, &b, NULL) == 0);
+	assert(bundle_may_replace(&b, &again, NULL) == 0 &&
+	       bundle_may_replace(&again, &b, NULL) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

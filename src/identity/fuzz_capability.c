@@ -1,6 +1,7 @@
 /*
- * The first byte says what the rest is: T a token as it comes, C claims and F a footer that are signed here with the right
- * key (else the signature would hide all that lies behind it from the fuzzer).
+ * The first byte says what the rest is: T a token as it comes, C claims and F a footer that are
+ * signed here with the right key (else the signature would hide all that lies behind it from the
+ * fuzzer).
  */
 #include <assert.h>
 #include <errno.h>
@@ -10,9 +11,9 @@
 #include "identity/fuzz_keys.h"
 #include "identity/paseto.h"
 
-#define CLAIMS \
+#define CLAIMS                                                                                                                        \
 	"{\"iss\":\"space\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\",\"iat\":1800000000,\"exp\":1800000120,\"ten\":\"acme\"," \
-	"\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7,\"act\":\"01020300000000000000000000000000\"," \
+	"\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7,\"act\":\"01020300000000000000000000000000\","  \
 	"\"att\":3,\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -37,12 +38,14 @@ static void check_accepted(const struct capability *c)
 	struct capability again;
 	char text[CAP_TEXT_MAX];
 
-	assert(id_check(&c->id, NULL) == 0 && c->exp_s > c->iat_s && c->exp_s - c->iat_s <= CAP_LIFETIME_S);
+	assert(id_check(&c->id, NULL) == 0 && c->exp_s > c->iat_s &&
+	       c->exp_s - c->iat_s <= CAP_LIFETIME_S);
 	assert((c->purpose == ID_PURPOSE_SERVICE_PORT) == (c->port != 0));
 	assert(id_compare(&c->id, &c->id, NULL) == ID_MATCH);
 	assert(cap_sign(c, &signer, 1800000000, text, NULL) == 0);
 	assert(cap_verify(text, strlen(text), &bundle, &again, NULL) == 0);
-	assert(id_compare(&c->id, &again.id, NULL) == ID_MATCH && c->port == again.port && c->protocol == again.protocol);
+	assert(id_compare(&c->id, &again.id, NULL) == ID_MATCH && c->port == again.port &&
+	       c->protocol == again.protocol);
 }
 
 static void try_token(const char *text, size_t n)
@@ -69,9 +72,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		try_token((const char *)data + 1, size - 1);
 		return 0;
 	}
-	footer = data[0] == 'F' ? x_strndup((const char *)data + 1, size - 1) : x_strdup("{\"kid\":\"api-1\"}");
-	text = data[0] == 'F' ? paseto_sign(CLAIMS, strlen(CLAIMS), footer, NULL, 0, signer.secret) :
-				paseto_sign(data + 1, size - 1, footer, NULL, 0, signer.secret);
+	footer = data[0] == 'F' ? x_strndup((const char *)data + 1, size - 1)
+				: x_strdup("{\"kid\":\"api-1\"}");
+	text = data[0] == 'F' ? paseto_sign(CLAIMS, strlen(CLAIMS), footer, NULL, 0, signer.secret)
+			      : paseto_sign(data + 1, size - 1, footer, NULL, 0, signer.secret);
 	try_token(text, strlen(text));
 	return 0;
 }

@@ -9,7 +9,8 @@
 #include "base/str.h"
 #include "identity/identity.h"
 
-static inline void fuzz_key(const char *kid, uint8_t seed_byte, struct key_signer *ret, uint8_t public[KEY_PUBLIC_BYTES])
+static inline void fuzz_key(const char *kid, uint8_t seed_byte, struct key_signer *ret,
+			    uint8_t public[KEY_PUBLIC_BYTES])
 {
 	uint8_t seed[crypto_sign_SEEDBYTES];
 

@@ -90,7 +90,8 @@ int id_new_uuid(char dst[ID_UUID_LEN + 1])
 	b[6] = (b[6] & 0x0f) | 0x40;
 	b[8] = (b[8] & 0x3f) | 0x80;
 	str_hex(hex, b, sizeof(b));
-	return str_format(dst, ID_UUID_LEN + 1, "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12, hex + 16, hex + 20);
+	return str_format(dst, ID_UUID_LEN + 1, "%.8s-%.4s-%.4s-%.4s-%.12s", hex, hex + 8, hex + 12,
+			  hex + 16, hex + 20);
 }
 
 int id_new_activation(uint8_t dst[ID_ACTIVATION_BYTES])
@@ -135,10 +136,12 @@ int id_check(const struct identity *id, struct err *e)
 		bad = "activation";
 	else if (!number_ok(id->attempt))
 		bad = "attempt";
-	return bad ? err_set(e, -EINVAL, "the identity's field \"%s\" is missing or malformed", bad) : 0;
+	return bad ? err_set(e, -EINVAL, "the identity's field \"%s\" is missing or malformed", bad)
+		   : 0;
 }
 
-enum id_verdict id_compare(const struct identity *selected, const struct identity *installed, const char **ret_why)
+enum id_verdict id_compare(const struct identity *selected, const struct identity *installed,
+			   const char **ret_why)
 {
 	const char *why_unused, **why = ret_why ? ret_why : &why_unused;
 
@@ -162,11 +165,13 @@ enum id_verdict id_compare(const struct identity *selected, const struct identit
 		*why = "sandbox";
 		return ID_DENY;
 	}
-	*why = !str_eq(selected->worker, installed->worker) ? "worker" :
-	       selected->substrate != installed->substrate ? "substrate" :
-	       !str_eq(selected->pod_uid, installed->pod_uid) ? "pod" :
-	       selected->generation != installed->generation ? "generation" :
-	       memcmp(selected->activation, installed->activation, ID_ACTIVATION_BYTES) != 0 ? "activation" :
-	       selected->attempt != installed->attempt ? "attempt" : NULL;
+	*why = !str_eq(selected->worker, installed->worker)	? "worker"
+	       : selected->substrate != installed->substrate	? "substrate"
+	       : !str_eq(selected->pod_uid, installed->pod_uid) ? "pod"
+	       : selected->generation != installed->generation	? "generation"
+	       : memcmp(selected->activation, installed->activation, ID_ACTIVATION_BYTES) != 0
+		       ? "activation"
+	       : selected->attempt != installed->attempt ? "attempt"
+							 : NULL;
 	return *why ? ID_REFRESH_ROUTE : ID_MATCH;
 }

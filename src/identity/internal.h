@@ -1,4 +1,7 @@
-/* Shared by the files of identity/ alone: claims, read from verified JSON with exact names, types and sizes. */
+/*
+ * Shared by the files of identity/ alone: claims, read from verified JSON with exact names, types
+ * and sizes.
+ */
 #ifndef IDENTITY_INTERNAL_H
 #define IDENTITY_INTERNAL_H
 

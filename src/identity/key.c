@@ -20,7 +20,9 @@
 #define KEY_TAIL "\"}\n"
 #define KEY_SEED_HEX (2 * crypto_sign_SEEDBYTES)
 
-static_assert(KEY_PUBLIC_BYTES == crypto_sign_PUBLICKEYBYTES && KEY_SECRET_BYTES == crypto_sign_SECRETKEYBYTES, "sizes");
+static_assert(KEY_PUBLIC_BYTES == crypto_sign_PUBLICKEYBYTES &&
+		      KEY_SECRET_BYTES == crypto_sign_SECRETKEYBYTES,
+	      "sizes");
 
 int key_init(void)
 {
@@ -48,8 +50,8 @@ void key_signer_done(struct key_signer *k)
 }
 
 /*
- * A fixed form instead of a JSON parser, whose copies of the secret could not be wiped. *p moves behind what was
- * recognised.
+ * A fixed form instead of a JSON parser, whose copies of the secret could not be wiped. *p moves
+ * behind what was recognised.
  */
 static bool eat(const char **p, const char *word)
 {
@@ -61,7 +63,8 @@ static bool eat(const char **p, const char *word)
 	return true;
 }
 
-static bool key_parse(const char *text, char kid[ID_KID_MAX + 1], uint8_t seed[crypto_sign_SEEDBYTES])
+static bool key_parse(const char *text, char kid[ID_KID_MAX + 1],
+		      uint8_t seed[crypto_sign_SEEDBYTES])
 {
 	char hex[KEY_SEED_HEX + 1];
 	const char *p = text, *quote;
@@ -94,13 +97,18 @@ static int key_open(const char *path, struct err *e)
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, -EPERM, "key file %s is not a regular file", path);
 	if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
-		return err_set(e, -EPERM, "key file %s belongs to uid %u; it must be ours or root's", path, st.st_uid);
+		return err_set(e, -EPERM,
+			       "key file %s belongs to uid %u; it must be ours or root's", path,
+			       st.st_uid);
 	if (mode != 0400 && mode != 0600)
-		return err_set(e, -EPERM, "key file %s has mode %04o; it must be 0400 (chmod 0400 %s)", path, mode, path);
+		return err_set(e, -EPERM,
+			       "key file %s has mode %04o; it must be 0400 (chmod 0400 %s)", path,
+			       mode, path);
 	return TAKE_FD(fd);
 }
 
-int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES], struct err *e)
+int key_load(const char *path, struct key_signer *ret, uint8_t ret_public[KEY_PUBLIC_BYTES],
+	     struct err *e)
 {
 	autoclose int fd = key_open(path, e);
 	uint8_t seed[crypto_sign_SEEDBYTES], public[KEY_PUBLIC_BYTES];
@@ -149,7 +157,8 @@ static int key_write(int fd, const struct key_signer *k)
 static int sync_folder_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	autofree char *dir = !slash ? x_strdup(".") : x_strndup(path, slash == path ? 1 : (size_t)(slash - path));
+	autofree char *dir = !slash ? x_strdup(".")
+				    : x_strndup(path, slash == path ? 1 : (size_t)(slash - path));
 	autoclose int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;

@@ -22,7 +22,10 @@ static uint8_t *put_le64(uint8_t *dst, uint64_t n)
 	return dst;
 }
 
-/* Pre-authentication encoding: the number of pieces, then each with its length before it. Caller frees. */
+/*
+ * Pre-authentication encoding: the number of pieces, then each with its length before it. Caller
+ * frees.
+ */
 static uint8_t *pae(const struct piece *pieces, size_t n, size_t *ret_bytes)
 {
 	size_t bytes = 8;
@@ -47,7 +50,8 @@ static int part_decode(uint8_t *dst, size_t max, const char *src, size_t n, size
 {
 	const char *end = NULL;
 
-	if (sodium_base642bin(dst, max, src, n, NULL, ret_bytes, &end, PASETO_B64) != 0 || end != src + n)
+	if (sodium_base642bin(dst, max, src, n, NULL, ret_bytes, &end, PASETO_B64) != 0 ||
+	    end != src + n)
 		return -EACCES;
 	return 0;
 }
@@ -70,9 +74,11 @@ int paseto_split(const char *text, size_t n, struct paseto *ret, struct err *e)
 	buf = x_alloc(max);
 	if (part_decode(buf, max, body, body_len, &bytes) < 0 || bytes < PASETO_SIG_BYTES)
 		return err_set_code(e, -EACCES, "token-malformed", "the token's body is malformed");
-	if (dot && (part_decode((uint8_t *)ret->footer, PASETO_FOOTER_MAX, dot + 1, n - body_len - 1, &footer_bytes) < 0 ||
+	if (dot && (part_decode((uint8_t *)ret->footer, PASETO_FOOTER_MAX, dot + 1,
+				n - body_len - 1, &footer_bytes) < 0 ||
 		    footer_bytes == 0))
-		return err_set_code(e, -EACCES, "token-malformed", "the token's footer is malformed");
+		return err_set_code(e, -EACCES, "token-malformed",
+				    "the token's footer is malformed");
 	ret->footer_bytes = footer_bytes;
 	ret->message_bytes = bytes - PASETO_SIG_BYTES;
 	ret->body = TAKE(buf);
@@ -85,7 +91,8 @@ void paseto_done(struct paseto *p)
 	*p = (struct paseto){ 0 };
 }
 
-int paseto_check(const struct paseto *p, const void *implicit, size_t implicit_bytes, const uint8_t public_key[32])
+int paseto_check(const struct paseto *p, const void *implicit, size_t implicit_bytes,
+		 const uint8_t public_key[32])
 {
 	const struct piece pieces[] = {
 		{ PASETO_HEADER, PASETO_HEADER_LEN },
@@ -97,11 +104,13 @@ int paseto_check(const struct paseto *p, const void *implicit, size_t implicit_b
 	size_t bytes;
 
 	m = pae(pieces, ARRAY_LEN(pieces), &bytes);
-	return crypto_sign_verify_detached(p->body + p->message_bytes, m, bytes, public_key) == 0 ? 0 : -EACCES;
+	return crypto_sign_verify_detached(p->body + p->message_bytes, m, bytes, public_key) == 0
+		       ? 0
+		       : -EACCES;
 }
 
-char *paseto_sign(const void *message, size_t message_bytes, const char *footer, const void *implicit, size_t implicit_bytes,
-		  const uint8_t secret_key[64])
+char *paseto_sign(const void *message, size_t message_bytes, const char *footer,
+		  const void *implicit, size_t implicit_bytes, const uint8_t secret_key[64])
 {
 	size_t footer_bytes = strlen(footer), pae_bytes, text_max, at = PASETO_HEADER_LEN;
 	const struct piece pieces[] = {
@@ -116,15 +125,18 @@ char *paseto_sign(const void *message, size_t message_bytes, const char *footer,
 
 	memcpy(body, message, message_bytes);
 	crypto_sign_detached(body + message_bytes, NULL, m, pae_bytes, secret_key);
-	text_max = PASETO_HEADER_LEN + sodium_base64_encoded_len(message_bytes + PASETO_SIG_BYTES, PASETO_B64) +
+	text_max = PASETO_HEADER_LEN +
+		   sodium_base64_encoded_len(message_bytes + PASETO_SIG_BYTES, PASETO_B64) +
 		   sodium_base64_encoded_len(footer_bytes, PASETO_B64) + 1;
 	text = x_alloc(text_max);
 	memcpy(text, PASETO_HEADER, PASETO_HEADER_LEN);
-	sodium_bin2base64(text + at, text_max - at, body, message_bytes + PASETO_SIG_BYTES, PASETO_B64);
+	sodium_bin2base64(text + at, text_max - at, body, message_bytes + PASETO_SIG_BYTES,
+			  PASETO_B64);
 	if (footer_bytes) {
 		at += strlen(text + at);
 		text[at++] = '.';
-		sodium_bin2base64(text + at, text_max - at, (const uint8_t *)footer, footer_bytes, PASETO_B64);
+		sodium_bin2base64(text + at, text_max - at, (const uint8_t *)footer, footer_bytes,
+				  PASETO_B64);
 	}
 	return text;
 }
@@ -142,7 +154,8 @@ int paseto_footer_kid(const struct paseto *p, char kid[], size_t kid_size)
 	memcpy(kid, p->footer + head, n);
 	kid[n] = '\0';
 	/* A NUL inside would end the string early. */
-	if (strlen(kid) != n || !str_is(kid, 1, kid_size - 1, "abcdefghijklmnopqrstuvwxyz0123456789-"))
+	if (strlen(kid) != n ||
+	    !str_is(kid, 1, kid_size - 1, "abcdefghijklmnopqrstuvwxyz0123456789-"))
 		return -EACCES;
 	return 0;
 }

@@ -1,6 +1,7 @@
 /*
- * PASETO v4.public (paseto-spec, Version4): Ed25519 over PAE(header, message, footer, implicit assertion). Inside
- * identity/; no other version and no other purpose exists here, so that a token cannot choose its algorithm.
+ * PASETO v4.public (paseto-spec, Version4): Ed25519 over PAE(header, message, footer, implicit
+ * assertion). Inside identity/; no other version and no other purpose exists here, so that a token
+ * cannot choose its algorithm.
  */
 #ifndef IDENTITY_PASETO_H
 #define IDENTITY_PASETO_H
@@ -25,14 +26,15 @@ struct paseto {
 int paseto_split(const char *text, size_t n, struct paseto *ret, struct err *e);       /* -EACCES */
 void paseto_done(struct paseto *p);
 /* implicit: bytes that both sides know and that are not sent. 0 or -EACCES. */
-int paseto_check(const struct paseto *p, const void *implicit, size_t implicit_bytes, const uint8_t public_key[32]);
+int paseto_check(const struct paseto *p, const void *implicit, size_t implicit_bytes,
+		 const uint8_t public_key[32]);
 /* Caller frees the text. */
-char *paseto_sign(const void *message, size_t message_bytes, const char *footer, const void *implicit, size_t implicit_bytes,
-		  const uint8_t secret_key[64]);
+char *paseto_sign(const void *message, size_t message_bytes, const char *footer,
+		  const void *implicit, size_t implicit_bytes, const uint8_t secret_key[64]);
 
 /*
- * Footers are not parsed as JSON, which could say one thing to one reader and another to the next: they are exactly
- * {"kid":"<key id>"} or refused.
+ * Footers are not parsed as JSON, which could say one thing to one reader and another to the next:
+ * they are exactly {"kid":"<key id>"} or refused.
  */
 int paseto_footer_kid(const struct paseto *p, char kid[], size_t kid_size);             /* -EACCES */
 

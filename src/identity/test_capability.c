@@ -24,12 +24,17 @@
 #define VECTOR_BODY "v4.public.eyJkYXRhIjoidGhpcyBpcyBhIHNpZ25lZCBtZXNzYWdlIiwiZXhwIjoiMjAyMi0wMS0wMVQwMDowMDowMCswMDowMCJ9"
 #define VECTOR_FOOTER_B64 ".eyJraWQiOiJ6VmhNaVBCUDlmUmYyc25FY1Q3Z0ZUaW9lQTlDT2NOeTlEZmdMMVc2MGhhTiJ9"
 
-static const struct { const char *footer, *implicit, *token; } vectors[] = {
-	{ "", "", VECTOR_BODY "bg_XBBzds8lTZShVlwwKSgeKpLT3yukTw6JUz3W4h_ExsQV-P0V54zemZDcAxFaSeef1QlXEFtkqxT1ciiQEDA" },
+static const struct { const char *footer, *implicit, *token;
+} vectors[] = {
+	{ "", "",
+	  VECTOR_BODY
+	  "bg_XBBzds8lTZShVlwwKSgeKpLT3yukTw6JUz3W4h_ExsQV-P0V54zemZDcAxFaSeef1QlXEFtkqxT1ciiQEDA" },
 	{ VECTOR_FOOTER, "",
-	  VECTOR_BODY "v3Jt8mx_TdM2ceTGoqwrh4yDFn0XsHvvV_D0DtwQxVrJEBMl0F2caAdgnpKlt4p7xBnx1HcO-SPo8FPp214HDw" VECTOR_FOOTER_B64 },
+	  VECTOR_BODY
+	  "v3Jt8mx_TdM2ceTGoqwrh4yDFn0XsHvvV_D0DtwQxVrJEBMl0F2caAdgnpKlt4p7xBnx1HcO-SPo8FPp214HDw" VECTOR_FOOTER_B64 },
 	{ VECTOR_FOOTER, "{\"test-vector\":\"4-S-3\"}",
-	  VECTOR_BODY "NPWciuD3d0o5eXJXG5pJy-DiVEoyPYWs1YSTwWHNJq6DZD3je5gf-0M4JR9ipdUSJbIovzmBECeaWmaqcaP0DQ" VECTOR_FOOTER_B64 },
+	  VECTOR_BODY
+	  "NPWciuD3d0o5eXJXG5pJy-DiVEoyPYWs1YSTwWHNJq6DZD3je5gf-0M4JR9ipdUSJbIovzmBECeaWmaqcaP0DQ" VECTOR_FOOTER_B64 },
 };
 
 static void test_paseto_vectors(void **st)
@@ -40,7 +45,8 @@ static void test_paseto_vectors(void **st)
 	assert_int_equal(str_unhex(secret, sizeof(secret), VECTOR_SECRET), 0);
 	for (size_t i = 0; i < ARRAY_LEN(vectors); i++) {
 		const char *imp = vectors[i].implicit;
-		autofree char *token = paseto_sign(VECTOR_MESSAGE, strlen(VECTOR_MESSAGE), vectors[i].footer, imp, strlen(imp), secret);
+		autofree char *token = paseto_sign(VECTOR_MESSAGE, strlen(VECTOR_MESSAGE),
+						   vectors[i].footer, imp, strlen(imp), secret);
 		struct paseto p;
 
 		assert_string_equal(token, vectors[i].token);
@@ -63,10 +69,21 @@ static void test_paseto_vectors(void **st)
 static void test_paseto_forms(void **st)
 {
 	static const char *const bad[] = {
-		"", "v4", "v4.public", "v4.public.", "v4.public..", "v4.public.AA", "v4.local.AAAA", "v3.public.AAAA", "v2.public.AAAA",
-		"V4.public.AAAA", " v4.public.AAAA", "v4.public.=",
+		"",
+		"v4",
+		"v4.public",
+		"v4.public.",
+		"v4.public..",
+		"v4.public.AA",
+		"v4.local.AAAA",
+		"v3.public.AAAA",
+		"v2.public.AAAA",
+		"V4.public.AAAA",
+		" v4.public.AAAA",
+		"v4.public.=",
 	};
-	static const char *const suffixes[] = { ".", "=", "==", "\n", " ", ".e30.", ".e30=", ".e31", ".e3", "..e30", "+" };
+	static const char *const suffixes[] = { ".",	 "=",	 "==",	"\n",	 " ", ".e30.",
+						".e30=", ".e31", ".e3", "..e30", "+" };
 	struct paseto p;
 	char text[512];
 
@@ -86,8 +103,18 @@ static void test_paseto_forms(void **st)
 static void test_footer(void **st)
 {
 	static const char *const bad[] = {
-		"", "{}", "{\"kid\":\"\"}", "{\"kid\":\"A\"}", "{ \"kid\":\"a\"}", "{\"kid\":\"a\"} ", "{\"kid\":\"a\",\"kid\":\"b\"}",
-		"{\"kid\":\"a\",\"x\":\"b\"}", "{\"kid\":\"\\u0061\"}", "{\"kid\":a}", "{\"Kid\":\"a\"}", "{\"kid\":\"a b\"}",
+		"",
+		"{}",
+		"{\"kid\":\"\"}",
+		"{\"kid\":\"A\"}",
+		"{ \"kid\":\"a\"}",
+		"{\"kid\":\"a\"} ",
+		"{\"kid\":\"a\",\"kid\":\"b\"}",
+		"{\"kid\":\"a\",\"x\":\"b\"}",
+		"{\"kid\":\"\\u0061\"}",
+		"{\"kid\":a}",
+		"{\"Kid\":\"a\"}",
+		"{\"kid\":\"a b\"}",
 		"{\"kid\":\"abcdefghijklmnopqrstuvwxyz01234567\"}",
 	};
 	char kid[ID_KID_MAX + 1];
@@ -110,7 +137,8 @@ static void test_footer(void **st)
 /* ---- Capabilities ---- */
 
 static struct key_signer api, ctl, root;
-static uint8_t api_public[KEY_PUBLIC_BYTES], ctl_public[KEY_PUBLIC_BYTES], root_public[KEY_PUBLIC_BYTES];
+static uint8_t api_public[KEY_PUBLIC_BYTES], ctl_public[KEY_PUBLIC_BYTES],
+	root_public[KEY_PUBLIC_BYTES];
 static struct key_bundle bundle;
 
 static struct capability example(void)
@@ -133,14 +161,16 @@ static struct capability example(void)
 
 static int set_up(void **st)
 {
-	if (key_init() < 0 || key_generate("api-1", &api, api_public) < 0 || key_generate("ctl-1", &ctl, ctl_public) < 0 ||
+	if (key_init() < 0 || key_generate("api-1", &api, api_public) < 0 ||
+	    key_generate("ctl-1", &ctl, ctl_public) < 0 ||
 	    key_generate("root", &root, root_public) < 0)
 		return -1;
 	bundle.number = 1;
 	bundle.n_keys = 2;
 	str_copy(bundle.keys[0].kid, sizeof(bundle.keys[0].kid), "api-1");
 	memcpy(bundle.keys[0].public, api_public, KEY_PUBLIC_BYTES);
-	bundle.keys[0].purposes = 1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_SERVICE_PORT | 1u << ID_PURPOSE_LIFECYCLE;
+	bundle.keys[0].purposes = 1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_SERVICE_PORT |
+				  1u << ID_PURPOSE_LIFECYCLE;
 	str_copy(bundle.keys[1].kid, sizeof(bundle.keys[1].kid), "ctl-1");
 	memcpy(bundle.keys[1].public, ctl_public, KEY_PUBLIC_BYTES);
 	bundle.keys[1].purposes = 1u << ID_PURPOSE_LIFECYCLE;
@@ -255,18 +285,30 @@ static void test_claims(void **st)
 {
 	static const char good[] = HEAD TIMES WHO ACT WHAT;
 	static const char *const bad[] = {
-		"", "[]", "{}", "null", "1",
+		"",
+		"[]",
+		"{}",
+		"null",
+		"1",
 		HEAD TIMES WHO ACT WHAT "x",
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0}",                           /* missing */
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\",\"x\":1}",      /* unknown */
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pr0\":\"\"}",              /* renamed */
-		HEAD TIMES WHO ACT "\"gen\":8," WHAT,                                                            /* twice */
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":\"0\",\"pro\":\"\"}",          /* type */
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0.0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":80,\"pro\":\"\"}",             /* profile */
-		HEAD TIMES WHO ACT "\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65536,\"pro\":\"tcp\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
+		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0}", /* missing */
+		HEAD TIMES WHO ACT
+		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\",\"x\":1}", /* unknown */
+		HEAD TIMES WHO ACT
+		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pr0\":\"\"}", /* renamed */
+		HEAD TIMES WHO ACT "\"gen\":8," WHAT,				 /* twice */
+		HEAD TIMES WHO ACT
+		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":\"0\",\"pro\":\"\"}", /* type */
+		HEAD TIMES WHO ACT
+		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0.0,\"pro\":\"\"}",
+		HEAD TIMES WHO ACT
+		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":80,\"pro\":\"\"}", /* profile */
+		HEAD TIMES WHO ACT
+		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
+		HEAD TIMES WHO ACT
+		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65536,\"pro\":\"tcp\"}",
+		HEAD TIMES WHO ACT
+		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
 		HEAD TIMES WHO ACT "\"pur\":\"Control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
 		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"admin\",\"prt\":0,\"pro\":\"\"}",
 		HEAD TIMES WHO "\"act\":\"00000000000000000000000000000000\",\"att\":3," WHAT,
@@ -274,32 +316,45 @@ static void test_claims(void **st)
 		HEAD TIMES WHO "\"act\":\"010203000000000000000000000000AA\",\"att\":3," WHAT,
 		HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":0," WHAT,
 		HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":-1," WHAT,
-		HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":9007199254740993," WHAT,
+		HEAD TIMES WHO
+		"\"act\":\"01020300000000000000000000000000\",\"att\":9007199254740993," WHAT,
 		HEAD TIMES WHO "\"act\":[\"01020300000000000000000000000000\"],\"att\":3," WHAT,
-		HEAD "\"iat\":1800000000,\"exp\":1800000121," WHO ACT WHAT,                                     /* too long a life */
+		HEAD "\"iat\":1800000000,\"exp\":1800000121," WHO ACT WHAT, /* too long a life */
 		HEAD "\"iat\":1800000000,\"exp\":1800000000," WHO ACT WHAT,
 		HEAD "\"iat\":1800000000.5,\"exp\":1800000120," WHO ACT WHAT,
 		HEAD "\"iat\":-5,\"exp\":100," WHO ACT WHAT,
-		"{\"iss\":\"spac\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO ACT WHAT,
-		"{\"iss\":\"space2\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO ACT WHAT,
+		"{\"iss\":\"spac\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO ACT
+			WHAT,
+		"{\"iss\":\"space2\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO
+			ACT WHAT,
 		"{\"iss\":\"space\",\"aud\":\"\"," TIMES WHO ACT WHAT,
-		"{\"iss\":\"space\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\\u0000\"," TIMES WHO ACT WHAT,
-		HEAD TIMES "\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"k8s\",\"pod\":\"\",\"gen\":7," ACT WHAT,
-		HEAD TIMES "\"ten\":\"ACME\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT WHAT,
-		HEAD TIMES "\"ten\":\"acme\",\"sbx\":\"iabcdefghij012345678\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT WHAT,
+		"{\"iss\":\"space\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\\u0000\"," TIMES
+			WHO ACT WHAT,
+		HEAD TIMES
+		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"k8s\",\"pod\":\"\",\"gen\":7," ACT
+			WHAT,
+		HEAD TIMES
+		"\"ten\":\"ACME\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
+			WHAT,
+		HEAD TIMES
+		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij012345678\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
+			WHAT,
 	};
-	autofree char *ok = paseto_sign(good, strlen(good), "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
+	autofree char *ok =
+		paseto_sign(good, strlen(good), "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
 	struct capability c;
 	struct err e = { 0 };
 
 	assert_int_equal(cap_verify(ok, strlen(ok), &bundle, &c, &e), 0);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		autofree char *text = paseto_sign(bad[i], strlen(bad[i]), "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
+		autofree char *text = paseto_sign(bad[i], strlen(bad[i]), "{\"kid\":\"api-1\"}",
+						  NULL, 0, api.secret);
 
 		refuse(text, "capability-malformed");
 	}
 	/* A footer that another reader would understand otherwise. */
-	autofree char *two = paseto_sign(good, strlen(good), "{\"kid\":\"x\",\"kid\":\"api-1\"}", NULL, 0, api.secret);
+	autofree char *two = paseto_sign(good, strlen(good), "{\"kid\":\"x\",\"kid\":\"api-1\"}",
+					 NULL, 0, api.secret);
 	autofree char *none = paseto_sign(good, strlen(good), "", NULL, 0, api.secret);
 	refuse(two, "capability-malformed");
 	refuse(none, "capability-malformed");
@@ -318,7 +373,8 @@ static void test_time(void **st)
 	assert_int_equal(cap_check_time(&c, NOW - 16, NULL), -EACCES);
 }
 
-static int cached(struct cap_cache *cc, const char *text, int64_t now, struct capability *ret, struct err *e)
+static int cached(struct cap_cache *cc, const char *text, int64_t now, struct capability *ret,
+		  struct err *e)
 {
 	return cap_cache_verify(cc, text, strlen(text), &bundle, now, ret, e);
 }
@@ -434,29 +490,44 @@ static void test_bundle_malformed(void **st)
 #define PUB "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 #define KEY(k) "{\"kid\":\"" k "\",\"public\":\"" PUB "\",\"purposes\":[\"control\"]}"
 	static const char *const bad[] = {
-		"", "{}", "[]", "{\"number\":1,\"keys\":[]}", "{\"number\":0,\"keys\":[" KEY("a") "]}",
-		"{\"number\":\"1\",\"keys\":[" KEY("a") "]}", "{\"number\":1,\"keys\":[" KEY("a") "],\"x\":1}",
-		"{\"number\":1,\"keys\":[" KEY("a") "," KEY("a") "]}", "{\"number\":1,\"keys\":[" KEY("root") "]}",
-		"{\"number\":1,\"keys\":[" KEY("A") "]}", "{\"number\":1,\"keys\":[7]}", "{\"number\":1,\"keys\":{}}",
+		"",
+		"{}",
+		"[]",
+		"{\"number\":1,\"keys\":[]}",
+		"{\"number\":0,\"keys\":[" KEY("a") "]}",
+		"{\"number\":\"1\",\"keys\":[" KEY("a") "]}",
+		"{\"number\":1,\"keys\":[" KEY("a") "],\"x\":1}",
+		"{\"number\":1,\"keys\":[" KEY("a") "," KEY("a") "]}",
+		"{\"number\":1,\"keys\":[" KEY("root") "]}",
+		"{\"number\":1,\"keys\":[" KEY("A") "]}",
+		"{\"number\":1,\"keys\":[7]}",
+		"{\"number\":1,\"keys\":{}}",
 		"{\"number\":1,\"number\":2,\"keys\":[" KEY("a") "]}",
 		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB "\",\"purposes\":[]}]}",
-		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB "\",\"purposes\":[\"root\"]}]}",
-		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB "\",\"purposes\":[\"control\",\"control\"]}]}",
-		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB "00\",\"purposes\":[\"control\"]}]}",
+		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB
+		"\",\"purposes\":[\"root\"]}]}",
+		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB
+		"\",\"purposes\":[\"control\",\"control\"]}]}",
+		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB
+		"00\",\"purposes\":[\"control\"]}]}",
 		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"0011\",\"purposes\":[\"control\"]}]}",
-		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB "\",\"purposes\":[\"control\"],\"x\":1}]}",
+		"{\"number\":1,\"keys\":[{\"kid\":\"a\",\"public\":\"" PUB
+		"\",\"purposes\":[\"control\"],\"x\":1}]}",
 		"{\"number\":9007199254740993,\"keys\":[" KEY("a") "]}",
 	};
 	struct key_bundle got;
 	struct err e = { 0 };
 	static const char good[] = "{\"number\":1,\"keys\":[" KEY("a") "]}";
-	autofree char *ok = paseto_sign(good, strlen(good), "{\"kid\":\"root\"}", NULL, 0, root.secret);
-	autofree char *other_kid = paseto_sign(good, strlen(good), "{\"kid\":\"api-1\"}", NULL, 0, root.secret);
+	autofree char *ok =
+		paseto_sign(good, strlen(good), "{\"kid\":\"root\"}", NULL, 0, root.secret);
+	autofree char *other_kid =
+		paseto_sign(good, strlen(good), "{\"kid\":\"api-1\"}", NULL, 0, root.secret);
 
 	assert_int_equal(open_text(ok, &got, &e), 0);
 	assert_int_equal(open_text(other_kid, &got, &e), -EACCES);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		autofree char *text = paseto_sign(bad[i], strlen(bad[i]), "{\"kid\":\"root\"}", NULL, 0, root.secret);
+		autofree char *text = paseto_sign(bad[i], strlen(bad[i]), "{\"kid\":\"root\"}",
+						  NULL, 0, root.secret);
 
 		assert_int_equal(open_text(text, &got, &e), -EACCES);
 		assert_string_equal(e.code, "bundle-malformed");
@@ -474,7 +545,10 @@ static void test_rotation(void **st)
 	struct key_signer api2;
 	char old_text[CAP_TEXT_MAX], new_text[CAP_TEXT_MAX];
 
-	/* The next bundle has both keys, so what either has signed passes; the one after it only the new one. */
+	/*
+	 * The next bundle has both keys, so what either has signed passes; the one after it only
+	 * the new one.
+	 */
 	assert_int_equal(cap_sign(&c, &api, NOW, old_text, NULL), 0);
 	next.number = 2;
 	str_copy(next.keys[2].kid, sizeof(next.keys[2].kid), "api-2");

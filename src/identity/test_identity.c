@@ -99,7 +99,8 @@ static void test_check(void **st)
 	assert_int_equal(id_check(&id, NULL), -EINVAL);
 }
 
-static void compare(const struct identity *selected, const struct identity *installed, enum id_verdict want, const char *why)
+static void compare(const struct identity *selected, const struct identity *installed,
+		    enum id_verdict want, const char *why)
 {
 	const char *got = "unset";
 
@@ -231,10 +232,17 @@ static void test_key_file_malformed(void **st)
 {
 #define SEED "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 	static const char *const bad[] = {
-		"", "\n", "{}", "{\"kid\":\"a\",\"secret\":\"" SEED "\"}", "{\"kid\":\"a\",\"secret\":\"" SEED "\"}\n\n",
-		"{\"kid\":\"A\",\"secret\":\"" SEED "\"}\n", "{\"kid\":\"\",\"secret\":\"" SEED "\"}\n",
-		"{\"secret\":\"" SEED "\",\"kid\":\"a\"}\n", "{\"kid\":\"a\",\"secret\":\"zz" SEED "\"}\n",
-		"{\"kid\":\"a\",\"secret\":\"112233\"}\n", "{\"kid\": \"a\",\"secret\":\"" SEED "\"}\n",
+		"",
+		"\n",
+		"{}",
+		"{\"kid\":\"a\",\"secret\":\"" SEED "\"}",
+		"{\"kid\":\"a\",\"secret\":\"" SEED "\"}\n\n",
+		"{\"kid\":\"A\",\"secret\":\"" SEED "\"}\n",
+		"{\"kid\":\"\",\"secret\":\"" SEED "\"}\n",
+		"{\"secret\":\"" SEED "\",\"kid\":\"a\"}\n",
+		"{\"kid\":\"a\",\"secret\":\"zz" SEED "\"}\n",
+		"{\"kid\":\"a\",\"secret\":\"112233\"}\n",
+		"{\"kid\": \"a\",\"secret\":\"" SEED "\"}\n",
 		"{\"kid\":\"abcdefghijklmnopqrstuvwxyz0123456789\",\"secret\":\"" SEED "\"}\n",
 	};
 	struct key_signer k = { 0 };

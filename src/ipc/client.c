@@ -1,11 +1,11 @@
 /*
- * Theory of operation. A call is in one of three lists: `waiting` (there is no connection; text and duplicated descriptors
- * are kept), `sent` (its answer is awaited), `failing` (its error is told at the end of this turn, never inside
- * ipc_client_call). Its slot is part of its id, so that an answer finds it without a search and a late answer of an earlier
- * call in that slot does not fit.
+ * Theory of operation. A call is in one of three lists: `waiting` (there is no connection; text and
+ * duplicated descriptors are kept), `sent` (its answer is awaited), `failing` (its error is told at
+ * the end of this turn, never inside ipc_client_call). Its slot is part of its id, so that an
+ * answer finds it without a search and a late answer of an earlier call in that slot does not fit.
  *
- * When a connection breaks, all that was sent fails with -ECONNRESET (nobody knows how far it came); what was not sent
- * waits for the next connection, at most as long as its time-out.
+ * When a connection breaks, all that was sent fails with -ECONNRESET (nobody knows how far it
+ * came); what was not sent waits for the next connection, at most as long as its time-out.
  */
 #include "ipc/ipc.h"
 
@@ -74,7 +74,8 @@ static void call_drop_packet(struct client_call *c)
 }
 
 /* Out of all lists, freed, and then told. */
-static void call_finish(struct client_call *c, const struct err *e, const void *rep, int *fds, size_t n_fds)
+static void call_finish(struct client_call *c, const struct err *e, const void *rep, int *fds,
+			size_t n_fds)
 {
 	struct ipc_client *cl = c->client;
 	ipc_reply_fn *fn = c->fn;
@@ -146,7 +147,8 @@ static void call_timed_out(struct loop_timer *t)
 static int call_take_slot(struct ipc_client *cl, struct client_call *c)
 {
 	if (cl->n_calls >= CLIENT_CALLS_MAX)
-		return err_set(&c->err, -EAGAIN, "%s: too many calls without an answer", c->op->name);
+		return err_set(&c->err, -EAGAIN, "%s: too many calls without an answer",
+			       c->op->name);
 	while (cl->slots[cl->next_slot])
 		cl->next_slot = (cl->next_slot + 1) % CLIENT_CALLS_MAX;
 	c->id = ++cl->seq * CLIENT_CALLS_MAX + cl->next_slot;
@@ -229,7 +231,8 @@ static void client_answer(struct ipc_client *c, struct ipc_incoming *m, int *fds
 	if (m->failed || n_fds > op->rep_fds) {
 		ipc_close_fds(fds, n_fds);
 		if (!m->failed)
-			err_set(&m->err, -EPROTO, "%s: the answer has too many descriptors", op->name);
+			err_set(&m->err, -EPROTO, "%s: the answer has too many descriptors",
+				op->name);
 		call_finish(call, &m->err, NULL, NULL, 0);
 		return;
 	}
@@ -290,7 +293,8 @@ static void client_ready(struct loop_io *io, uint32_t events)
 		if (r < 0 && r != -EAGAIN)
 			client_disconnect(c, "the connection broke");
 	}
-	for (int i = 0; i < CLIENT_READ_BATCH && c->fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)); i++)
+	for (int i = 0;
+	     i < CLIENT_READ_BATCH && c->fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)); i++)
 		if (client_read_one(c) < 0)
 			break;
 	client_update_events(c);
@@ -387,8 +391,9 @@ static int call_keep_fds(struct client_call *c, const int *fds, size_t n_fds)
 	return 0;
 }
 
-void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id, const void *req,
-		     const int *fds, size_t n_fds, int timeout_ms, ipc_reply_fn *fn, void *arg)
+void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id,
+		     const void *req, const int *fds, size_t n_fds, int timeout_ms,
+		     ipc_reply_fn *fn, void *arg)
 {
 	struct client_call *call = x_alloc(sizeof(*call));
 
@@ -399,7 +404,8 @@ void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *
 	list_add_tail(&c->waiting, &call->node);
 	if (c->dead)
 		err_set(&call->err, -ECONNRESET, "%s: the client ends", op->name);
-	if (call->err.num < 0 || call_take_slot(c, call) < 0 || call_keep_fds(call, fds, n_fds) < 0 ||
+	if (call->err.num < 0 || call_take_slot(c, call) < 0 ||
+	    call_keep_fds(call, fds, n_fds) < 0 ||
 	    !(call->text = ipc_request_text(op, call->id, req_id, req, &call->err))) {
 		call_fail_later(call);
 		return;
@@ -410,7 +416,8 @@ void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *
 		client_send(c, call);
 }
 
-void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg), void *arg)
+void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg),
+			 void *arg)
 {
 	c->on_event = fn;
 	c->event_arg = arg;

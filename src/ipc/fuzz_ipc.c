@@ -1,6 +1,6 @@
 /*
- * A packet from a hostile peer, as a server and as a client would read it: parsed, decoded by every table, and what was
- * accepted must come back the same when it is encoded and decoded again.
+ * A packet from a hostile peer, as a server and as a client would read it: parsed, decoded by every
+ * table, and what was accepted must come back the same when it is encoded and decoded again.
  */
 #include <assert.h>
 #include <stdlib.h>

@@ -1,11 +1,13 @@
 /*
- * The local protocol between daemons: AF_UNIX SOCK_SEQPACKET, one message a packet of at most IPC_MSG_MAX bytes, JSON
- * body and passed descriptors. Request: {"v":1,"op":"spawn","id":12,"req":"<request id>","a":{...}}; answer:
- * {"id":12,"r":{...}} or {"id":12,"e":{"num":-2,"code":"...","text":"..."}}; event: {"ev":"exited","a":{...}}.
- * Refused: depth over IPC_DEPTH_MAX, duplicate keys, unknown fields, NUL, numbers beyond 2^53, a wrong type or size, too many descriptors.
+ * The local protocol between daemons: AF_UNIX SOCK_SEQPACKET, one message a packet of at most
+ * IPC_MSG_MAX bytes, JSON body and passed descriptors. Request:
+ * {"v":1,"op":"spawn","id":12,"req":"<request id>","a":{...}}; answer: {"id":12,"r":{...}} or
+ * {"id":12,"e":{"num":-2,"code":"...","text":"..."}}; event: {"ev":"exited","a":{...}}. Refused:
+ * depth over IPC_DEPTH_MAX, duplicate keys, unknown fields, NUL, numbers beyond 2^53, a wrong type
+ * or size, too many descriptors.
  *
- * Messages are tables (struct ipc_op): client stub and server answer use the same one, so they cannot differ.
- * Structs hold fixed arrays for strings; optional strings are "" when absent.
+ * Messages are tables (struct ipc_op): client stub and server answer use the same one, so they
+ * cannot differ. Structs hold fixed arrays for strings; optional strings are "" when absent.
  */
 #ifndef IPC_IPC_H
 #define IPC_IPC_H
@@ -60,9 +62,12 @@ struct ipc_op {
 
 /* Encode and decode by table; also for JSON bodies elsewhere. decode: -EBADMSG with a sentence. */
 json_t *ipc_encode(const struct ipc_field *fields, const void *st);
-int ipc_decode(const struct ipc_field *fields, json_t *obj, void *st, size_t st_size, struct err *e);
+int ipc_decode(const struct ipc_field *fields, json_t *obj, void *st, size_t st_size,
+	       struct err *e);
 void ipc_done(const struct ipc_field *fields, void *st);            /* frees IPC_JSON members */
-/* Strict JSON text -> value: depth, duplicates, NUL, big numbers, size checked before allocation. */
+/*
+ * Strict JSON text -> value: depth, duplicates, NUL, big numbers, size checked before allocation.
+ */
 json_t *ipc_parse_json(const char *p, size_t n, unsigned max_depth, struct err *e);
 
 /* ---- Server: one per listening socket; each peer is a connection ---- */
@@ -73,8 +78,9 @@ struct ipc_call;      /* one request being served */
 struct ipc_handler {
 	const struct ipc_op *op;
 	/*
-	 * Answer at once or later with ipc_answer/ipc_fail, exactly once. `req` stays until then. Descriptors in fds belong to
-	 * the handler (TAKE_FD what is kept; the rest is closed after return).
+	 * Answer at once or later with ipc_answer/ipc_fail, exactly once. `req` stays until then.
+	 * Descriptors in fds belong to the handler (TAKE_FD what is kept; the rest is closed after
+	 * return).
 	 */
 	void (*fn)(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 };
@@ -95,46 +101,65 @@ void ipc_fail(struct ipc_call *call, const struct err *e);
 const char *ipc_call_req_id(const struct ipc_call *call);
 struct ipc_peer *ipc_call_peer(const struct ipc_call *call);
 const struct fd_peer *ipc_peer_cred(const struct ipc_peer *p);
-/* Events to one peer or to all; a peer that lets over 1024 packets or 2 MiB pile up is closed (it reconnects and asks for lists). */
-void ipc_peer_event(struct ipc_peer *p, const char *name, const struct ipc_field *fields, const void *st);
-void ipc_server_event(struct ipc_server *s, const char *name, const struct ipc_field *fields, const void *st);
+/*
+ * Events to one peer or to all; a peer that lets over 1024 packets or 2 MiB pile up is closed (it
+ * reconnects and asks for lists).
+ */
+void ipc_peer_event(struct ipc_peer *p, const char *name, const struct ipc_field *fields,
+		    const void *st);
+void ipc_server_event(struct ipc_server *s, const char *name, const struct ipc_field *fields,
+		      const void *st);
 void ipc_peer_close(struct ipc_peer *p);
 
-/* A malformed request, an unknown op, a wrong version: the peer is closed, `misuse` counted; said by the caller's log in `left`. */
+/*
+ * A malformed request, an unknown op, a wrong version: the peer is closed, `misuse` counted; said
+ * by the caller's log in `left`.
+ */
 const char *ipc_peer_fault(const struct ipc_peer *p);       /* why it was closed, or NULL */
 
 /* ---- Client in a loop: asynchronous, reconnects by itself with back-off (50 ms to 2 s) ---- */
 struct ipc_client;
-typedef void ipc_reply_fn(void *arg, const struct err *e /* NULL = fine */, const void *rep, int *fds, size_t n_fds);
+typedef void ipc_reply_fn(void *arg, const struct err *e /* NULL = fine */, const void *rep,
+			  int *fds, size_t n_fds);
 
 struct ipc_client *ipc_client_new(struct loop *l, const char *path, uid_t server_uid);
 void ipc_client_free(struct ipc_client *c);
 /*
- * fn is called exactly once and never inside this call: answer, error, -ETIMEDOUT, -ECONNRESET (sent, and then the
- * connection broke or the client was freed), -EAGAIN (more than 1024 in flight). While there is no connection the call
- * waits for one, as long as its time-out. `rep` and its JSON live until fn returns; descriptors in fds belong to fn. The
- * caller keeps his own fds.
+ * fn is called exactly once and never inside this call: answer, error, -ETIMEDOUT, -ECONNRESET
+ * (sent, and then the connection broke or the client was freed), -EAGAIN (more than 1024 in
+ * flight). While there is no connection the call waits for one, as long as its time-out. `rep` and
+ * its JSON live until fn returns; descriptors in fds belong to fn. The caller keeps his own fds.
  */
-void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id, const void *req,
-		     const int *fds, size_t n_fds, int timeout_ms, ipc_reply_fn *fn, void *arg);
-void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg), void *arg);
+void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id,
+		     const void *req, const int *fds, size_t n_fds, int timeout_ms,
+		     ipc_reply_fn *fn, void *arg);
+void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg),
+			 void *arg);
 void ipc_client_on_state(struct ipc_client *c, void (*fn)(bool connected, void *arg), void *arg);
 bool ipc_client_connected(const struct ipc_client *c);
 pid_t ipc_client_peer_pid(const struct ipc_client *c);
 
-/* ---- Client for worker threads: blocking, one socket of its own; not shared between threads ---- */
+/*
+ * ---- Client for worker threads: blocking, one socket of its own; not shared between threads ----
+ */
 struct ipc_sync;
-int ipc_sync_open(const char *path, uid_t server_uid /* (uid_t)-1 = any */, struct ipc_sync **ret, struct err *e);
+int ipc_sync_open(const char *path, uid_t server_uid /* (uid_t)-1 = any */, struct ipc_sync **ret,
+		  struct err *e);
 int ipc_sync_open_fd(int fd, struct ipc_sync **ret);                      /* owns fd */
 void ipc_sync_close(struct ipc_sync *c);
-/* While a call waits, fn is called whenever fd is readable; it reads. Negative: the call ends with that, and with fn's err. */
+/*
+ * While a call waits, fn is called whenever fd is readable; it reads. Negative: the call ends with
+ * that, and with fn's err.
+ */
 typedef int ipc_watch_fn(void *arg, struct err *e);
 void ipc_sync_watch(struct ipc_sync *c, int fd, ipc_watch_fn *fn, void *arg);
 /*
- * rep is filled (free IPC_JSON members with ipc_done; NULL = not wanted). *ret_n_fds in: room, out: received (NULL = none
- * wanted). A broken connection is made anew by the next call, when it was opened by path.
+ * rep is filled (free IPC_JSON members with ipc_done; NULL = not wanted). *ret_n_fds in: room, out:
+ * received (NULL = none wanted). A broken connection is made anew by the next call, when it was
+ * opened by path.
  */
 int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
-		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e);
+		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
+		  int timeout_ms, struct err *e);
 
 #endif

@@ -154,12 +154,14 @@ static char *msg_dump(json_t *v, struct err *e)
 	return text;
 }
 
-char *ipc_request_text(const struct ipc_op *op, uint64_t id, const char *req_id, const void *st, struct err *e)
+char *ipc_request_text(const struct ipc_op *op, uint64_t id, const char *req_id, const void *st,
+		       struct err *e)
 {
 	struct ipc_request r = { .v = IPC_VERSION, .id = id };
 	char *text;
 
-	if (str_copy(r.op, sizeof(r.op), op->name) < 0 || str_copy(r.req, sizeof(r.req), req_id ? req_id : "") < 0) {
+	if (str_copy(r.op, sizeof(r.op), op->name) < 0 ||
+	    str_copy(r.req, sizeof(r.req), req_id ? req_id : "") < 0) {
 		err_set(e, -EINVAL, "the request ID is too long");
 		return NULL;
 	}
@@ -190,13 +192,18 @@ char *ipc_answer_text(const struct ipc_op *op, uint64_t id, const void *st, stru
 char *ipc_fail_text(uint64_t id, const struct err *failure)
 {
 	autofree char *clean = str_printable(failure->text, strlen(failure->text));
-	struct ipc_error f = { .num = failure->num < 0 && failure->num >= -4095 ? failure->num : -EIO };
+	struct ipc_error f = { .num = failure->num < 0 && failure->num >= -4095 ? failure->num
+										: -EIO };
 	struct ipc_answer a = { .id = id };
 	char *text;
 
 	str_copy(f.code, sizeof(f.code), err_code(failure));
-	/* What is no UTF-8 (a sentence that was cut inside a character) is escaped, and may be cut again: now it is ASCII there. */
-	str_copy(f.text, sizeof(f.text), str_utf8_ok(failure->text, strlen(failure->text)) ? failure->text : clean);
+	/*
+	 * What is no UTF-8 (a sentence that was cut inside a character) is escaped, and may be cut
+	 * again: now it is ASCII there.
+	 */
+	str_copy(f.text, sizeof(f.text),
+		 str_utf8_ok(failure->text, strlen(failure->text)) ? failure->text : clean);
 	a.e = ipc_encode(error_fields, &f);
 	if (!a.e) {
 		str_copy(f.text, sizeof(f.text), "the reason cannot be shown");
@@ -208,7 +215,8 @@ char *ipc_fail_text(uint64_t id, const struct err *failure)
 	return text;
 }
 
-char *ipc_event_text(const char *name, const struct ipc_field *fields, const void *st, struct err *e)
+char *ipc_event_text(const char *name, const struct ipc_field *fields, const void *st,
+		     struct err *e)
 {
 	struct ipc_event ev = { .a = ipc_encode(fields, st) };
 	char *text;

@@ -118,5 +118,6 @@ const struct ipc_op nm_ops[NM_OP_COUNT] = {
 	[NM_TEMPLATE_COMMIT] = { "template-commit", NM_REQ(nm_template_commit), .req_fds = 1 },
 	[NM_TEMPLATE_DROP] = { "template-drop", NM_REQ(nm_template) },
 	[NM_TEMPLATE_IMPORT] = { "template-import", NM_REQ(nm_template) },
-	[NM_TEMPLATE_MANIFEST] = { "template-manifest", NM_REQ(nm_template), NM_REP(nm_manifest_rep) },
+	[NM_TEMPLATE_MANIFEST] = { "template-manifest", NM_REQ(nm_template),
+				   NM_REP(nm_manifest_rep) },
 };

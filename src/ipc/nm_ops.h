@@ -1,6 +1,7 @@
 /*
- * node-manager's table of operations (socket RUN/nm/nm.sock; peers: sbx-manager's uid, and root). Client and server use these
- * structs and tables. Requests carry IDs and numbers, never paths or argument vectors.
+ * node-manager's table of operations (socket RUN/nm/nm.sock; peers: sbx-manager's uid, and root).
+ * Client and server use these structs and tables. Requests carry IDs and numbers, never paths or
+ * argument vectors.
  */
 #ifndef IPC_NM_OPS_H
 #define IPC_NM_OPS_H
@@ -16,8 +17,10 @@ struct nm_none { int unused; };
 struct nm_disk_create { char sandbox[ID_SANDBOX_LEN + 1]; char template[NM_TEMPLATE_MAX + 1]; };
 struct nm_sandbox { char sandbox[ID_SANDBOX_LEN + 1]; };
 
-/* mode: "boot" (cold boot from the sandbox's disk), "restore" (template's memory and state), "template" (cold boot of a template
- * in its staging folder, memory shared with the file mem). */
+/*
+ * mode: "boot" (cold boot from the sandbox's disk), "restore" (template's memory and state),
+ * "template" (cold boot of a template in its staging folder, memory shared with the file mem).
+ */
 struct nm_spawn {
 	char sandbox[ID_SANDBOX_LEN + 1];
 	uint64_t generation;
@@ -26,7 +29,10 @@ struct nm_spawn {
 	char accel[8];                   /* kvm or tcg */
 	uint64_t memory_mib, vcpus;
 };
-/* Descriptors: [0] QMP connection; with mode restore [1] the device state, O_RDONLY. Start times: proc.h ticks. */
+/*
+ * Descriptors: [0] QMP connection; with mode restore [1] the device state, O_RDONLY. Start times:
+ * proc.h ticks.
+ */
 struct nm_spawn_rep {
 	uint64_t slot, vmm_uid, bridge_uid;
 	uint64_t vmm_pid, vmm_start, bridge_pid, bridge_start, init_pid, init_start;
@@ -39,7 +45,12 @@ struct nm_manifest_rep { json_t *manifest; };
 struct nm_list { uint64_t cursor; };
 struct nm_list_rep { json_t *items; uint64_t next; };      /* [{"kind","name","sandbox","generation"}]; next 0 = end; kinds: execution, process, netns, cgroup, mount, subvolume, socket */
 struct nm_stats_rep { uint64_t data_total_bytes, data_free_bytes, slots, slots_used; };
-struct nm_exited { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; char who[8]; int64_t status; };   /* event "exited": who = vmm, bridge, init; status as waitpid(2), -1 unknown */
+struct nm_exited {
+	char sandbox[ID_SANDBOX_LEN + 1];
+	uint64_t generation;
+	char who[8];
+	int64_t status;
+}; /* event "exited": who = vmm, bridge, init; status as waitpid(2), -1 unknown */
 
 enum nm_op {
 	NM_LIST, NM_STATS,

@@ -127,7 +127,8 @@ const struct ipc_op sbx_ops[SBX_OP_COUNT] = {
 	[SBX_LIFECYCLE] = { "lifecycle", OP_REQ(sbx_lifecycle), OP_REP(sbx_lifecycle_rep) },
 	[SBX_BUNDLE] = { "bundle", OP_REQ(sbx_bundle), OP_REP(sbx_bundle_rep) },
 	[SBX_REPORT] = { "report", OP_REQ(sbx_report), OP_REP(sbx_report_rep) },
-	[SBX_TEMPLATE_ENSURE] = { "template-ensure", OP_REQ(sbx_template), OP_REP(sbx_template_rep) },
+	[SBX_TEMPLATE_ENSURE] = { "template-ensure", OP_REQ(sbx_template),
+				  OP_REP(sbx_template_rep) },
 	[SBX_STOP_ALL] = { "stop-all", OP_REP(sbx_stop_all_rep) },
 };
 

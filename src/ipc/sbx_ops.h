@@ -1,6 +1,6 @@
 /*
- * sbx-manager's table of operations (socket RUN/sbx-manager/sbx.sock; peers: node-api's uid; root for those marked R, which
- * `space up` and the tests use).
+ * sbx-manager's table of operations (socket RUN/sbx-manager/sbx.sock; peers: node-api's uid; root
+ * for those marked R, which `space up` and the tests use).
  */
 #ifndef IPC_SBX_OPS_H
 #define IPC_SBX_OPS_H
@@ -11,26 +11,45 @@
 #define SBX_SPEC_MAX 49152               /* JSON text of a life-cycle spec */
 
 /* purpose and access that the operation needs: the capability must grant them. */
-struct sbx_admit { char capability[CAP_TEXT_MAX]; char purpose[16]; char access[8]; uint64_t port; char protocol[8]; };
-struct sbx_admit_rep { uint64_t lease; char guest_token[65]; char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; };   /* [0] the stream to the bridge */
-/* A refusal is an error with num -EACCES and code "refusal-deny" or "refusal-refresh-route"; -EAGAIN "limit" = too many leases. */
+struct sbx_admit {
+	char capability[CAP_TEXT_MAX];
+	char purpose[16];
+	char access[8];
+	uint64_t port;
+	char protocol[8];
+};
+struct sbx_admit_rep {
+	uint64_t lease;
+	char guest_token[65];
+	char sandbox[ID_SANDBOX_LEN + 1];
+	uint64_t generation;
+}; /* [0] the stream to the bridge */
+/*
+ * A refusal is an error with num -EACCES and code "refusal-deny" or "refusal-refresh-route" (R-3);
+ * -EAGAIN "limit" = too many leases.
+ */
 struct sbx_lease { uint64_t lease; };                                   /* lease_end; also event "revoked": node-api cuts that stream */
 
 /*
- * Life cycle. The capability (purpose lifecycle) names the execution that the operation is about: the one to begin
- * (create, start) or to end (stop, delete: the current generation; delete also with a later one).
- * kind: create, start, stop, delete, console. spec for create: {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{}};
- * for start: {"env":{}} or {}. Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"},
- * delete {"state":"none"}, console {"text","events":[{"t","text"}]}. A create or start whose execution has ended since gives what it is
- * now: {"state":"stopped","reason"}. Idempotent: the same request for the same
- * generation gives the same result. An older generation than the installed one: "stale-generation" (-ESTALE).
+ * Life cycle. The capability (purpose lifecycle) names the execution that the operation is about:
+ * the one to begin (create, start) or to end (stop, delete: the current generation; delete also
+ * with a later one). kind: create, start, stop, delete, console. spec for create:
+ * {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{}}; for start: {"env":{}} or {}.
+ * Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"}, delete
+ * {"state":"none"}, console {"text","events":[{"t","text"}]}. A create or start whose execution has
+ * ended since gives what it is now: {"state":"stopped","reason"}. Idempotent: the same request for
+ * the same generation gives the same result. An older generation than the installed one:
+ * "stale-generation" (-ESTALE).
  */
 struct sbx_lifecycle { char capability[CAP_TEXT_MAX]; char kind[16]; json_t *spec; };
 struct sbx_lifecycle_rep { json_t *result; };
 struct sbx_bundle { char text[BUNDLE_BYTES_MAX]; };
 struct sbx_bundle_rep { uint64_t number; };                             /* installed now; -ESTALE: an older number was offered */
 struct sbx_report { uint64_t cursor; };
-/* node: {"worker","bundle","accel","data_free_bytes",...}; sandboxes: [{"sandbox","tenant","state","generation","activation","attempt","reason","since_ms"}] */
+/*
+ * node: {"worker","bundle","accel","data_free_bytes",...}; sandboxes:
+ * [{"sandbox","tenant","state","generation","activation","attempt","reason","since_ms"}]
+ */
 struct sbx_report_rep { json_t *node; json_t *sandboxes; uint64_t next; };
 struct sbx_template { char template[64]; };                             /* template_ensure R: import from cache or boot and snapshot; slow; events "progress" {"text"} */
 struct sbx_template_rep { bool made; uint64_t ms; };
@@ -38,11 +57,23 @@ struct sbx_progress { char text[256]; };
 
 struct sbx_stop_all_rep { uint64_t stopped, failed; };                  /* stop_all R: all running sandboxes, as their own stop; answers when all have ended */
 
-enum sbx_op { SBX_ADMIT, SBX_LEASE_END, SBX_LIFECYCLE, SBX_BUNDLE, SBX_REPORT, SBX_TEMPLATE_ENSURE, SBX_STOP_ALL, SBX_OP_COUNT };
+enum sbx_op {
+	SBX_ADMIT,
+	SBX_LEASE_END,
+	SBX_LIFECYCLE,
+	SBX_BUNDLE,
+	SBX_REPORT,
+	SBX_TEMPLATE_ENSURE,
+	SBX_STOP_ALL,
+	SBX_OP_COUNT
+};
 extern const struct ipc_op sbx_ops[SBX_OP_COUNT];
 extern const struct ipc_field sbx_revoked_fields[], sbx_progress_fields[];
 
-/* ---- The bridge's control socket (RUN/sbx/<sandbox>.<generation>/control.sock; peer: sbx-manager's uid only) ---- */
+/*
+ * ---- The bridge's control socket (RUN/sbx/<sandbox>.<generation>/control.sock; peer:
+ * sbx-manager's uid only) ----
+ */
 struct bridge_attach { uint64_t generation; char activation[ID_ACTIVATION_HEX + 1]; };     /* [0] the guest channel; once per channel; answers when RESET-ACK was seen */
 struct bridge_revoke { uint64_t lease; };                               /* 0 = all and for good: no data connection (kind 0) is accepted any more. Answer = confirmation: not one byte passes after it */
 struct bridge_revoke_rep { uint64_t ended; };
@@ -55,9 +86,10 @@ extern const struct ipc_op bridge_ops[BRIDGE_OP_COUNT];
 extern const struct ipc_field bridge_lost_fields[];
 
 /*
- * The bridge's stream socket (bridge.sock, SOCK_STREAM): each connection is one lease. sbx-manager connects, checks
- * SO_PEERCRED, writes this preamble (little-endian), and hands the socket over. The bridge checks the peer's uid and the epoch
- * against its own; a wrong one is closed without a byte.
+ * The bridge's stream socket (bridge.sock, SOCK_STREAM): each connection is one lease. sbx-manager
+ * connects, checks SO_PEERCRED, writes this preamble (little-endian), and hands the socket over.
+ * The bridge checks the peer's uid and the epoch against its own; a wrong one is closed without a
+ * byte.
  */
 #define BRIDGE_PREAMBLE_MAGIC 0x31637073u     /* "spc1" */
 struct bridge_preamble {

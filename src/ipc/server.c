@@ -1,10 +1,11 @@
 /*
- * Theory of operation. A peer is one accepted connection. It is referenced by the server (as long as it is open) and by
- * every call that has no answer yet; closing (peer_close) takes it out of the loop and the server and tells `left`, and the
- * memory goes when the last call is answered, at the end of that turn. An answer to a closed peer is dropped.
+ * Theory of operation. A peer is one accepted connection. It is referenced by the server (as long
+ * as it is open) and by every call that has no answer yet; closing (peer_close) takes it out of the
+ * loop and the server and tells `left`, and the memory goes when the last call is answered, at the
+ * end of that turn. An answer to a closed peer is dropped.
  *
- * A call is referenced by its dispatch and by its answer, so that request and handler outlive an answer that is given
- * inside the handler.
+ * A call is referenced by its dispatch and by its answer, so that request and handler outlive an
+ * answer that is given inside the handler.
  *
  * Whoever breaks a rule is closed, with the reason kept for `left`; nothing is argued.
  */
@@ -151,7 +152,8 @@ static void peer_event_text(struct ipc_peer *p, const char *text)
 		peer_send(p, text, NULL, 0);
 }
 
-void ipc_peer_event(struct ipc_peer *p, const char *name, const struct ipc_field *fields, const void *st)
+void ipc_peer_event(struct ipc_peer *p, const char *name, const struct ipc_field *fields,
+		    const void *st)
 {
 	autofree char *text = ipc_event_text(name, fields, st, NULL);
 
@@ -166,7 +168,8 @@ static struct ipc_peer *server_untold(struct ipc_server *s)
 	return NULL;
 }
 
-void ipc_server_event(struct ipc_server *s, const char *name, const struct ipc_field *fields, const void *st)
+void ipc_server_event(struct ipc_server *s, const char *name, const struct ipc_field *fields,
+		      const void *st)
 {
 	autofree char *text = ipc_event_text(name, fields, st, NULL);
 
@@ -326,7 +329,9 @@ static void peer_ready(struct loop_io *io, uint32_t events)
 		if (r < 0 && r != -EAGAIN)
 			peer_close(p);
 	}
-	for (int i = 0; i < SERVER_READ_BATCH && (events & EPOLLIN) && p->server && p->calls < SERVER_CALLS_MAX; i++)
+	for (int i = 0; i < SERVER_READ_BATCH && (events & EPOLLIN) && p->server &&
+			p->calls < SERVER_CALLS_MAX;
+	     i++)
 		if (peer_read_one(p) < 0)
 			break;
 	if ((events & (EPOLLHUP | EPOLLERR)) && !(events & EPOLLIN))
@@ -350,7 +355,8 @@ static void server_joined(struct ipc_server *s, int fd)
 	struct fd_peer cred;
 	struct ipc_peer *p;
 
-	if (fd_peer_cred(fd, &cred) < 0 || !server_admits(s, &cred) || s->n_peers >= s->conf.max_peers) {
+	if (fd_peer_cred(fd, &cred) < 0 || !server_admits(s, &cred) ||
+	    s->n_peers >= s->conf.max_peers) {
 		fd_close(fd);
 		return;
 	}
@@ -394,7 +400,8 @@ static void server_ready(struct loop_io *io, uint32_t events)
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			loop_mod(&s->io, 0);
-			loop_timer_set(s->loop, &s->accept_again, SERVER_ACCEPT_PAUSE_MS, server_accept_again, s);
+			loop_timer_set(s->loop, &s->accept_again, SERVER_ACCEPT_PAUSE_MS,
+				       server_accept_again, s);
 		}
 		return;
 	}
@@ -411,7 +418,8 @@ struct ipc_server *ipc_server_new(struct loop *l, int listen_fd, const struct ip
 		memcpy(s->uids, c->uids, c->n_uids * sizeof(uid_t));
 	s->fd = listen_fd;
 	list_init(&s->peers);
-	if (fd_set_nonblock(listen_fd, true) < 0 || loop_add(l, &s->io, listen_fd, EPOLLIN, server_ready, s) < 0) {
+	if (fd_set_nonblock(listen_fd, true) < 0 ||
+	    loop_add(l, &s->io, listen_fd, EPOLLIN, server_ready, s) < 0) {
 		ipc_server_free(s);
 		return NULL;
 	}

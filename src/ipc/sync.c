@@ -40,7 +40,8 @@ static int sync_connect(struct ipc_sync *c, struct err *e)
 	if (r < 0)
 		return err_errno(e, r, "who listens at %s", c->path);
 	if (c->server_uid != (uid_t)-1 && cred.uid != c->server_uid)
-		return err_set(e, -EPERM, "%s is served by uid %u, expected %u", c->path, cred.uid, c->server_uid);
+		return err_set(e, -EPERM, "%s is served by uid %u, expected %u", c->path, cred.uid,
+			       c->server_uid);
 	c->fd = TAKE_FD(fd);
 	return 0;
 }
@@ -94,12 +95,17 @@ static int sync_break(struct ipc_sync *c, struct err *e, int num, const char *wh
 	return err_set(e, num, "%s", why);
 }
 
-static int sync_wait(struct ipc_sync *c, short events, int64_t deadline_ms, const char *what, struct err *e)
+static int sync_wait(struct ipc_sync *c, short events, int64_t deadline_ms, const char *what,
+		     struct err *e)
 {
 	for (;;) {
-		struct pollfd p[] = { { .fd = c->fd, .events = events }, { .fd = c->watch_fd, .events = POLLIN } };
+		struct pollfd p[] = { { .fd = c->fd, .events = events },
+				      { .fd = c->watch_fd, .events = POLLIN } };
 		int64_t left = deadline_ms - clock_mono_ms();
-		/* Over is over, even if there is something to read: a peer that sends events without end may be a hostile one. */
+		/*
+		 * Over is over, even if there is something to read: a peer that sends events
+		 * without end may be a hostile one.
+		 */
 		int r = left > 0 ? poll(p, ARRAY_LEN(p), (int)left) : 0;
 
 		if (r == 0)
@@ -113,8 +119,12 @@ static int sync_wait(struct ipc_sync *c, short events, int64_t deadline_ms, cons
 	}
 }
 
-/* A packet that the kernel refused was not delivered, so it may go out once more on a new connection. */
-static int sync_send(struct ipc_sync *c, const char *text, const int *fds, size_t n_fds, int64_t deadline_ms, struct err *e)
+/*
+ * A packet that the kernel refused was not delivered, so it may go out once more on a new
+ * connection.
+ */
+static int sync_send(struct ipc_sync *c, const char *text, const int *fds, size_t n_fds,
+		     int64_t deadline_ms, struct err *e)
 {
 	bool again = c->path != NULL;
 
@@ -140,8 +150,12 @@ static int sync_send(struct ipc_sync *c, const char *text, const int *fds, size_
 	}
 }
 
-/* One packet; what it brings is for this call (1), for nobody any more (0), or the connection is broken. */
-static int sync_receive(struct ipc_sync *c, struct ipc_incoming *m, int *fds, size_t *n_fds, int64_t deadline_ms, struct err *e)
+/*
+ * One packet; what it brings is for this call (1), for nobody any more (0), or the connection is
+ * broken.
+ */
+static int sync_receive(struct ipc_sync *c, struct ipc_incoming *m, int *fds, size_t *n_fds,
+			int64_t deadline_ms, struct err *e)
 {
 	ssize_t n;
 	int r = sync_wait(c, POLLIN, deadline_ms, "no answer", e);
@@ -154,7 +168,8 @@ static int sync_receive(struct ipc_sync *c, struct ipc_incoming *m, int *fds, si
 		return 0;
 	if (n <= 0) {
 		ipc_close_fds(fds, n < 0 ? 0 : *n_fds);
-		return sync_break(c, e, n == -EMSGSIZE ? -EPROTO : -ECONNRESET, "the connection broke before the answer");
+		return sync_break(c, e, n == -EMSGSIZE ? -EPROTO : -ECONNRESET,
+				  "the connection broke before the answer");
 	}
 	if (ipc_incoming_parse(c->packet, (size_t)n, m, e) < 0) {
 		ipc_incoming_done(m);
@@ -168,8 +183,8 @@ static int sync_receive(struct ipc_sync *c, struct ipc_incoming *m, int *fds, si
 	return 0;
 }
 
-static int sync_take(const struct ipc_op *op, struct ipc_incoming *m, const int *fds, size_t n_fds, void *rep,
-		     int *ret_fds, size_t *ret_n_fds, struct err *e)
+static int sync_take(const struct ipc_op *op, struct ipc_incoming *m, const int *fds, size_t n_fds,
+		     void *rep, int *ret_fds, size_t *ret_n_fds, struct err *e)
 {
 	size_t room = ret_n_fds ? *ret_n_fds : 0;
 	int r;
@@ -195,7 +210,8 @@ static int sync_take(const struct ipc_op *op, struct ipc_incoming *m, const int 
 }
 
 int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
-		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e)
+		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
+		  int timeout_ms, struct err *e)
 {
 	int64_t deadline_ms = clock_mono_ms() + timeout_ms;
 	autofree void *own_rep = NULL;

@@ -152,7 +152,8 @@ static int ipc_decode_fields(const struct ipc_field *fields, json_t *obj, void *
 		if (!v)
 			return err_set(e, -EBADMSG, "field \"%s\" is missing", f->name);
 		if (ipc_types[f->type].get(f, v, (char *)st + f->off) < 0)
-			return err_set(e, -EBADMSG, "field \"%s\" is not %s", f->name, ipc_types[f->type].word);
+			return err_set(e, -EBADMSG, "field \"%s\" is not %s", f->name,
+				       ipc_types[f->type].word);
 		found++;
 	}
 	if (found != json_object_size(obj))

@@ -40,10 +40,14 @@ static const struct ipc_field echo_fields[] = {
 static const struct ipc_field big_fields[] = { IPC_F_U64(struct big, bytes, 0), IPC_F_END };
 static const struct ipc_field big_rep_fields[] = { IPC_F_JSON(struct big_rep, text), IPC_F_END };
 
-static const struct ipc_op op_echo = { "echo", echo_fields, sizeof(struct echo), echo_fields, sizeof(struct echo), 2, 2 };
+static const struct ipc_op op_echo = {
+	"echo", echo_fields, sizeof(struct echo), echo_fields, sizeof(struct echo), 2, 2
+};
 static const struct ipc_op op_hold = { "hold", NULL, 0, NULL, 0, 0, 0 };
 static const struct ipc_op op_fail = { "fail", NULL, 0, NULL, 0, 0, 0 };
-static const struct ipc_op op_big = { "big", big_fields, sizeof(struct big), big_rep_fields, sizeof(struct big_rep), 0, 0 };
+static const struct ipc_op op_big = {
+	"big", big_fields, sizeof(struct big), big_rep_fields, sizeof(struct big_rep), 0, 0
+};
 static const struct ipc_op op_leave = { "leave", NULL, 0, NULL, 0, 0, 0 };
 /* Not served. */
 static const struct ipc_op op_unknown = { "unknown", NULL, 0, NULL, 0, 0, 0 };
@@ -104,7 +108,8 @@ static void on_leave(struct ipc_call *c, const void *req, int *fds, size_t n_fds
 }
 
 static const struct ipc_handler handlers[] = {
-	{ &op_echo, on_echo }, { &op_hold, on_hold }, { &op_fail, on_fail }, { &op_big, on_big }, { &op_leave, on_leave }, { NULL, NULL },
+	{ &op_echo, on_echo }, { &op_hold, on_hold },	{ &op_fail, on_fail },
+	{ &op_big, on_big },   { &op_leave, on_leave }, { NULL, NULL },
 };
 
 static void on_joined(struct ipc_peer *p, void *arg)
@@ -120,7 +125,8 @@ static void on_left(struct ipc_peer *p, void *arg)
 
 static void start_server(uid_t uid, size_t max_peers)
 {
-	struct ipc_server_conf conf = { handlers, server_uids, 1, max_peers, on_joined, on_left, NULL };
+	struct ipc_server_conf conf = { handlers,  server_uids, 1,   max_peers,
+					on_joined, on_left,	NULL };
 	int fd = fd_unix_listen(path, SOCK_SEQPACKET, 0600, 64);
 
 	assert_true(fd >= 0);
@@ -215,7 +221,8 @@ static void expect_closed(int fd, const char *fault)
 
 static void test_hostile_texts(void **st)
 {
-	static const struct { const char *text, *fault; } bad[] = {
+	static const struct { const char *text, *fault;
+	} bad[] = {
 		{ "x", "malformed request" },
 		{ "{}", "malformed request" },
 		{ "[]", "malformed request" },
@@ -240,15 +247,18 @@ static void test_hostile_texts(void **st)
 		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1001}}", "echo" },
 		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1.0}}", "echo" },
 		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":7,\"n\":1}}", "echo" },
-		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\\u0000b\",\"n\":1}}", "malformed request" },
-		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1,\"j\":[[[[[[[[1]]]]]]]]}}", "malformed request" },
+		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\\u0000b\",\"n\":1}}",
+		  "malformed request" },
+		{ "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1,\"j\":[[[[[[[[1]]]]]]]]}}",
+		  "malformed request" },
 		{ "\xff\xfe", "malformed request" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		int fd = raw_connect();
 
-		assert_int_equal(send(fd, bad[i].text, strlen(bad[i].text), 0), strlen(bad[i].text));
+		assert_int_equal(send(fd, bad[i].text, strlen(bad[i].text), 0),
+				 strlen(bad[i].text));
 		expect_closed(fd, bad[i].fault);
 	}
 	assert_int_equal(n_left, ARRAY_LEN(bad));
@@ -257,7 +267,8 @@ static void test_hostile_texts(void **st)
 	assert_true(send(fd, "{\"v\":1,\"op\":\"hold\",\"id\":1}\0", 27, 0) > 0);
 	expect_closed(fd, "malformed request");
 	/* The next well-behaved one is served. */
-	static const char good[] = "{\"v\":1,\"op\":\"echo\",\"id\":5,\"req\":\"r-1\",\"a\":{\"text\":\"a\",\"n\":1}}";
+	static const char good[] =
+		"{\"v\":1,\"op\":\"echo\",\"id\":5,\"req\":\"r-1\",\"a\":{\"text\":\"a\",\"n\":1}}";
 	char buf[256];
 	fd = raw_connect();
 	assert_true(send(fd, good, strlen(good), 0) > 0);
@@ -296,7 +307,10 @@ static void raw_send_fds(int sock, const char *text, unsigned n)
 {
 	union { char bytes[CMSG_SPACE(sizeof(int) * 64)]; struct cmsghdr align; } control = { 0 };
 	struct iovec iov = { (void *)text, strlen(text) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control.bytes,
+			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	int fds[64];
 
@@ -312,7 +326,8 @@ static void raw_send_fds(int sock, const char *text, unsigned n)
 static void test_too_many_fds(void **st)
 {
 	static const char hold[] = "{\"v\":1,\"op\":\"hold\",\"id\":1}";
-	static const char echo[] = "{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1}}";
+	static const char echo[] =
+		"{\"v\":1,\"op\":\"echo\",\"id\":1,\"a\":{\"text\":\"a\",\"n\":1}}";
 	unsigned before = count_fds();
 	int fd = raw_connect();
 
@@ -458,7 +473,15 @@ static void test_server_freed_inside(void **st)
 /* ---- The client in a loop ---- */
 
 static struct ipc_client *client;
-static struct { unsigned n; int num; char code[ERR_CODE_MAX]; char text[64]; uint64_t number; int fds[4]; size_t n_fds; } got;
+static struct {
+	unsigned n;
+	int num;
+	char code[ERR_CODE_MAX];
+	char text[64];
+	uint64_t number;
+	int fds[4];
+	size_t n_fds;
+} got;
 static unsigned wanted_replies, n_events, n_up, n_down;
 
 static void on_reply(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
@@ -566,7 +589,8 @@ static void test_client_fds(void **st)
 		close(got.fds[0]);
 		close(got.fds[1]);
 		if (i == 1)
-			ipc_client_call(client, &op_echo, NULL, &q, p, 2, 5000, on_reply, (void *)&op_echo);
+			ipc_client_call(client, &op_echo, NULL, &q, p, 2, 5000, on_reply,
+					(void *)&op_echo);
 	}
 	ipc_client_call(client, &op_hold, NULL, NULL, p, 1, 5000, on_reply, NULL);
 	wait_replies(3);
@@ -711,10 +735,14 @@ static void test_client_freed(void **st)
 	ipc_client_free(NULL);
 }
 
-/* A server that talks nonsense: the connection is given up, the call fails, the next connection is tried. */
+/*
+ * A server that talks nonsense: the connection is given up, the call fails, the next connection is
+ * tried.
+ */
 static void test_hostile_server(void **st)
 {
-	static const char *const bad[] = { "x", "{}", "{\"id\":1}", "{\"ev\":\"\"}", "{\"id\":7,\"r\":{},\"x\":1}" };
+	static const char *const bad[] = { "x", "{}", "{\"id\":1}", "{\"ev\":\"\"}",
+					   "{\"id\":7,\"r\":{},\"x\":1}" };
 
 	ipc_server_free(server);
 	server = NULL;
@@ -744,8 +772,11 @@ static void test_hostile_server(void **st)
 static void test_hostile_answers(void **st)
 {
 	static const char *const bad[] = {
-		"{\"id\":%llu,\"r\":{}}", "{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1001}}", "{\"id\":%llu,\"r\":[]}",
-		"{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1,\"x\":1}}", "{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1}}",
+		"{\"id\":%llu,\"r\":{}}",
+		"{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1001}}",
+		"{\"id\":%llu,\"r\":[]}",
+		"{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1,\"x\":1}}",
+		"{\"id\":%llu,\"r\":{\"text\":\"a\",\"n\":1}}",
 	};
 	struct echo q = { .text = "", .n = 1 };
 	unsigned before;
@@ -767,7 +798,8 @@ static void test_hostile_answers(void **st)
 		json_t *v = json_loadb(buf, (size_t)n, 0, NULL);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-		str_format(text, sizeof(text), bad[i], (unsigned long long)json_integer_value(json_object_get(v, "id")));
+		str_format(text, sizeof(text), bad[i],
+			   (unsigned long long)json_integer_value(json_object_get(v, "id")));
 #pragma GCC diagnostic pop
 		json_decref(v);
 		raw_send_fds(fd, text, 3);
@@ -846,18 +878,25 @@ static void test_sync(void **st)
 	pid = fork_server();
 	c = open_sync();
 	on_echo_sync(c, &q);
-	assert_int_equal(ipc_sync_call(c, &op_fail, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000, &e), -ENOENT);
+	assert_int_equal(ipc_sync_call(c, &op_fail, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000,
+				       &e),
+			 -ENOENT);
 	assert_string_equal(e.code, "nothing-here");
 	/* A time-out, and then the next call gets its own answer. */
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 20, &e), -ETIMEDOUT);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 20, &e),
+			 -ETIMEDOUT);
 	on_echo_sync(c, &q);
 	/* Descriptors that the caller has no room for are closed. */
 	unsigned before = count_fds();
 	int two[2] = { 0, 1 };
-	assert_int_equal(ipc_sync_call(c, &op_echo, NULL, &q, two, 2, NULL, NULL, NULL, 5000, &e), -EPROTO);
+	assert_int_equal(ipc_sync_call(c, &op_echo, NULL, &q, two, 2, NULL, NULL, NULL, 5000, &e),
+			 -EPROTO);
 	assert_int_equal(count_fds(), before);
-	assert_int_equal(ipc_sync_call(c, &op_echo, NULL, &q, NULL, 0, NULL, NULL, NULL, 5000, &e), 0);
-	assert_int_equal(ipc_sync_call(c, &op_unknown, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000, &e), -ECONNRESET);
+	assert_int_equal(ipc_sync_call(c, &op_echo, NULL, &q, NULL, 0, NULL, NULL, NULL, 5000, &e),
+			 0);
+	assert_int_equal(ipc_sync_call(c, &op_unknown, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000,
+				       &e),
+			 -ECONNRESET);
 	on_echo_sync(c, &q);                     /* connected anew by itself */
 	end_server(pid);
 	pid = fork_server();
@@ -873,7 +912,8 @@ static void test_sync(void **st)
 
 static void test_sync_fd(void **st)
 {
-	static const char answer[] = "{\"ev\":\"x\"}", other[] = "{\"id\":999,\"r\":{}}", mine[] = "{\"id\":1,\"r\":{}}";
+	static const char answer[] = "{\"ev\":\"x\"}", other[] = "{\"id\":999,\"r\":{}}",
+			  mine[] = "{\"id\":1,\"r\":{}}";
 	struct ipc_sync *c;
 	struct err e = { 0 };
 	int p[2];
@@ -884,10 +924,16 @@ static void test_sync_fd(void **st)
 	send(p[1], answer, strlen(answer), 0);
 	send(p[1], other, strlen(other), 0);
 	send(p[1], mine, strlen(mine), 0);
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000, &e), 0);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000,
+				       &e),
+			 0);
 	send(p[1], "junk", 4, 0);
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000, &e), -EPROTO);
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000, &e), -ECONNRESET);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000,
+				       &e),
+			 -EPROTO);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 1000,
+				       &e),
+			 -ECONNRESET);
 	ipc_sync_close(c);
 	close(p[1]);
 }
@@ -914,7 +960,8 @@ static void test_sync_flooded(void **st)
 	assert_int_equal(ipc_sync_open_fd(p[0], &c), 0);
 	assert_int_equal(pthread_create(&t, NULL, send_events, &p[1]), 0);
 	begun = clock_mono_ms();
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 200, &e), -ETIMEDOUT);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 200, &e),
+			 -ETIMEDOUT);
 	assert_in_range(clock_mono_ms() - begun, 150, 3000);
 	ipc_sync_close(c);
 	pthread_join(t, NULL);
@@ -941,10 +988,13 @@ static void test_sync_watch(void **st)
 	assert_int_equal(ipc_sync_open_fd(p[0], &c), 0);
 	ipc_sync_watch(c, w[0], watch_reads, &w[0]);
 	assert_int_equal(write(w[1], "abx", 3), 3);
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000, &e), -EIO);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 5000,
+				       &e),
+			 -EIO);
 	assert_string_equal(e.text, "it said x");
 	assert_int_equal(write(w[1], "a", 1), 1);
-	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 50, &e), -ETIMEDOUT);
+	assert_int_equal(ipc_sync_call(c, &op_hold, NULL, NULL, NULL, 0, NULL, NULL, NULL, 50, &e),
+			 -ETIMEDOUT);
 	ipc_sync_close(c);
 	close(p[1]);
 	close(w[0]);
@@ -966,11 +1016,14 @@ static int drop_dir(void **st)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(test_hostile_texts), T(test_empty_and_oversized), T(test_too_many_fds), T(test_wrong_uid), T(test_max_peers),
-		T(test_does_not_read), T(test_many_calls), T(test_answer_to_the_gone), T(test_server_freed_inside),
-		T(test_client), T(test_client_fds), T(test_events), T(test_timeout), T(test_reconnect), T(test_unknown_op),
-		T(test_wrong_server_uid), T(test_too_many_in_flight), T(test_client_freed), T(test_hostile_server),
-		T(test_hostile_answers), T(test_sync), T(test_sync_fd), T(test_sync_flooded), T(test_sync_watch),
+		T(test_hostile_texts),	  T(test_empty_and_oversized), T(test_too_many_fds),
+		T(test_wrong_uid),	  T(test_max_peers),	       T(test_does_not_read),
+		T(test_many_calls),	  T(test_answer_to_the_gone),  T(test_server_freed_inside),
+		T(test_client),		  T(test_client_fds),	       T(test_events),
+		T(test_timeout),	  T(test_reconnect),	       T(test_unknown_op),
+		T(test_wrong_server_uid), T(test_too_many_in_flight),  T(test_client_freed),
+		T(test_hostile_server),	  T(test_hostile_answers),     T(test_sync),
+		T(test_sync_fd),	  T(test_sync_flooded),	       T(test_sync_watch),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

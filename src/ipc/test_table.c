@@ -52,7 +52,14 @@ static int decode(const char *text, struct all *ret)
 
 static void test_round_trip(void **st)
 {
-	struct all a = { .s = "1234567", .so = "\xc3\xa4", .u = 100, .uo = UINT64_C(1) << 53, .i = -5, .b = true, .bo = true }, b;
+	struct all a = { .s = "1234567",
+			 .so = "\xc3\xa4",
+			 .u = 100,
+			 .uo = UINT64_C(1) << 53,
+			 .i = -5,
+			 .b = true,
+			 .bo = true },
+		   b;
 	autofree char *text = NULL;
 	json_t *v;
 
@@ -88,14 +95,22 @@ static void test_decode_refuses(void **st)
 {
 #define REST ",\"i\":0,\"b\":false,\"j\":{}"
 	static const char *const bad[] = {
-		"[]", "{}",
+		"[]",
+		"{}",
 		"{\"s\":\"\",\"u\":0,\"i\":0,\"b\":false}",
 		"{\"s\":\"\",\"u\":0" REST ",\"more\":1}",
-		"{\"s\":\"12345678\",\"u\":0" REST "}", "{\"s\":1,\"u\":0" REST "}", "{\"s\":null,\"u\":0" REST "}",
-		"{\"s\":\"\",\"u\":101" REST "}", "{\"s\":\"\",\"u\":-1" REST "}", "{\"s\":\"\",\"u\":1.0" REST "}",
-		"{\"s\":\"\",\"u\":\"1\"" REST "}", "{\"s\":\"\",\"u\":true" REST "}",
-		"{\"s\":\"\",\"u\":0,\"i\":1.5,\"b\":false,\"j\":{}}", "{\"s\":\"\",\"u\":0,\"i\":0,\"b\":0,\"j\":{}}",
-		"{\"s\":\"\",\"u\":0" REST ",\"so\":null}", "{\"s\":\"\",\"u\":0" REST ",\"bo\":\"yes\"}",
+		"{\"s\":\"12345678\",\"u\":0" REST "}",
+		"{\"s\":1,\"u\":0" REST "}",
+		"{\"s\":null,\"u\":0" REST "}",
+		"{\"s\":\"\",\"u\":101" REST "}",
+		"{\"s\":\"\",\"u\":-1" REST "}",
+		"{\"s\":\"\",\"u\":1.0" REST "}",
+		"{\"s\":\"\",\"u\":\"1\"" REST "}",
+		"{\"s\":\"\",\"u\":true" REST "}",
+		"{\"s\":\"\",\"u\":0,\"i\":1.5,\"b\":false,\"j\":{}}",
+		"{\"s\":\"\",\"u\":0,\"i\":0,\"b\":0,\"j\":{}}",
+		"{\"s\":\"\",\"u\":0" REST ",\"so\":null}",
+		"{\"s\":\"\",\"u\":0" REST ",\"bo\":\"yes\"}",
 	};
 	struct all a;
 
@@ -149,9 +164,21 @@ static void test_fail_text(void **st)
 static void test_incoming_refuses(void **st)
 {
 	static const char *const bad[] = {
-		"", "[]", "{}", "{\"id\":1}", "{\"id\":1,\"r\":{},\"e\":{\"num\":-1,\"code\":\"\",\"text\":\"\"}}", "{\"r\":{}}", "{\"id\":-1,\"r\":{}}",
-		"{\"id\":1,\"e\":{}}", "{\"id\":1,\"e\":{\"num\":0,\"code\":\"\",\"text\":\"\"}}", "{\"id\":1,\"e\":{\"num\":5,\"code\":\"\",\"text\":\"\"}}",
-		"{\"id\":1,\"e\":{\"num\":-5000,\"code\":\"\",\"text\":\"\"}}", "{\"id\":1,\"e\":7}", "{\"ev\":\"\"}", "{\"ev\":7}", "{\"ev\":\"x\",\"id\":1}",
+		"",
+		"[]",
+		"{}",
+		"{\"id\":1}",
+		"{\"id\":1,\"r\":{},\"e\":{\"num\":-1,\"code\":\"\",\"text\":\"\"}}",
+		"{\"r\":{}}",
+		"{\"id\":-1,\"r\":{}}",
+		"{\"id\":1,\"e\":{}}",
+		"{\"id\":1,\"e\":{\"num\":0,\"code\":\"\",\"text\":\"\"}}",
+		"{\"id\":1,\"e\":{\"num\":5,\"code\":\"\",\"text\":\"\"}}",
+		"{\"id\":1,\"e\":{\"num\":-5000,\"code\":\"\",\"text\":\"\"}}",
+		"{\"id\":1,\"e\":7}",
+		"{\"ev\":\"\"}",
+		"{\"ev\":7}",
+		"{\"ev\":\"x\",\"id\":1}",
 		"{\"ev\":\"x\",\"a\":{},\"r\":{}}",
 	};
 
@@ -163,7 +190,10 @@ static void test_incoming_refuses(void **st)
 	}
 }
 
-/* Of all tables: names are unique, fields lie inside their struct and do not overlap, descriptors are within the limit. */
+/*
+ * Of all tables: names are unique, fields lie inside their struct and do not overlap, descriptors
+ * are within the limit.
+ */
 static void check_fields(const struct ipc_field *f, size_t size)
 {
 	for (; f && f->name; f++) {

@@ -3,17 +3,19 @@
  *
  * Theory of operation
  *
- * node-manager's forked child has made the namespaces, forked both programs, given up every right of this process (the
- * spare uid of the sandbox, no capability, an empty read-only root, its own system-call filter) and executed this file,
- * all before either program runs. Descriptor 3 is a SOCK_SEQPACKET pair whose other end node-manager holds.
+ * node-manager's forked child has made the namespaces, forked both programs, given up every right
+ * of this process (the spare uid of the sandbox, no capability, an empty read-only root, its own
+ * system-call filter) and executed this file, all before either program runs. Descriptor 3 is a
+ * SOCK_SEQPACKET pair whose other end node-manager holds.
  *
  *	HALF MADE   waits for the packet "go", which says that the execution has a record. End of file instead: whoever
  *	            built the execution is dead, so it ends, and the kernel ends the whole namespace with it.
  *	WHOLE       reaps. Each child's end is told as "PID STATUS" (the PID inside the namespace; status as wait(2)).
  *	            A broken link changes nothing any more: the sandbox outlives node-manager.
  *
- * It decides nothing: a bridge that died leaves the VMM running until node-manager says otherwise. With no child left it
- * ends. Its death, by whatever cause, is the death of VMM and bridge (pid_namespaces(7)).
+ * It decides nothing: a bridge that died leaves the VMM running until node-manager says otherwise.
+ * With no child left it ends. Its death, by whatever cause, is the death of VMM and bridge
+ * (pid_namespaces(7)).
  */
 #include <errno.h>
 #include <stdio.h>

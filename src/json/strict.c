@@ -5,8 +5,8 @@
 #include <stdbool.h>
 
 /*
- * Depth is counted on the text, before the parser recurses. Up to the first syntax error this scan reads the same
- * tokens as the parser; behind it the parser is not any more.
+ * Depth is counted on the text, before the parser recurses. Up to the first syntax error this scan
+ * reads the same tokens as the parser; behind it the parser is not any more.
  */
 static int strict_scan(const char *p, size_t n, unsigned max_depth, struct err *e)
 {
@@ -27,7 +27,8 @@ static int strict_scan(const char *p, size_t n, unsigned max_depth, struct err *
 			in_string = true;
 		} else if (c == '{' || c == '[') {
 			if (++depth > max_depth)
-				return err_set(e, -EBADMSG, "JSON: nested deeper than %u", max_depth);
+				return err_set(e, -EBADMSG, "JSON: nested deeper than %u",
+					       max_depth);
 		} else if ((c == '}' || c == ']') && depth > 0) {
 			depth--;
 		}
@@ -43,7 +44,8 @@ static bool strict_numbers_ok(json_t *v)
 	size_t i;
 
 	if (json_is_integer(v))
-		return json_integer_value(v) <= STRICT_INT_MAX && json_integer_value(v) >= -STRICT_INT_MAX;
+		return json_integer_value(v) <= STRICT_INT_MAX &&
+		       json_integer_value(v) >= -STRICT_INT_MAX;
 	if (json_is_real(v))
 		return fabs(json_real_value(v)) <= (double)STRICT_INT_MAX;
 	json_array_foreach(v, i, child)

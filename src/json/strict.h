@@ -1,7 +1,7 @@
 /*
- * Strict JSON (RFC 8259) for everything that crosses a border: a limit on size and depth that is checked before anything
- * is allocated, duplicate keys refused, NUL refused (raw and as \u0000), numbers beyond 2^53 refused (they would not
- * survive a reader that holds numbers as doubles).
+ * Strict JSON (RFC 8259) for everything that crosses a border: a limit on size and depth that is
+ * checked before anything is allocated, duplicate keys refused, NUL refused (raw and as \u0000),
+ * numbers beyond 2^53 refused (they would not survive a reader that holds numbers as doubles).
  */
 #ifndef JSON_STRICT_H
 #define JSON_STRICT_H
@@ -14,7 +14,10 @@
 #define STRICT_BYTES_MAX (1 << 20)
 #define STRICT_INT_MAX (INT64_C(1) << 53)
 
-/* The value (an object or array; caller json_decref's), or NULL with -EBADMSG or -EMSGSIZE in e. p need not end with NUL. */
+/*
+ * The value (an object or array; caller json_decref's), or NULL with -EBADMSG or -EMSGSIZE in e. p
+ * need not end with NUL.
+ */
 json_t *strict_parse(const char *p, size_t n, unsigned max_depth, struct err *e);
 
 #endif

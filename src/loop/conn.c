@@ -1,13 +1,16 @@
 /*
- * Theory of operation. conn_mask computes from the state what epoll shall report; it is called after everything that
- * may change the state. A mask of 0 takes the descriptor out of epoll: the kernel reports EPOLLHUP whether it was
- * asked for or not, and a paused connection whose peer left would wake the loop without end.
+ * Theory of operation. conn_mask computes from the state what epoll shall report; it is called
+ * after everything that may change the state. A mask of 0 takes the descriptor out of epoll: the
+ * kernel reports EPOLLHUP whether it was asked for or not, and a paused connection whose peer left
+ * would wake the loop without end.
  *
- * Nothing is called from inside a conn_ function. What happens there (an error on writing, all written at once) is
- * noted in `due` and given to the callback at the end of the turn, by the same deferred function that serves conn_kick.
+ * Nothing is called from inside a conn_ function. What happens there (an error on writing, all
+ * written at once) is noted in `due` and given to the callback at the end of the turn, by the same
+ * deferred function that serves conn_kick.
  *
- * States: connecting -> open -> dead (error noted) -> freed. `eof` and `shut_done` say which directions have ended.
- * A peer that closed wholly shows as CONN_EOF, then as CONN_ERROR (-EPIPE) when something is written.
+ * States: connecting -> open -> dead (error noted) -> freed. `eof` and `shut_done` say which
+ * directions have ended. A peer that closed wholly shows as CONN_EOF, then as CONN_ERROR (-EPIPE)
+ * when something is written.
  */
 #include "loop/conn.h"
 
@@ -24,7 +27,12 @@
 #define CONN_READ_MAX 65536
 #define CONN_KEEP_BYTES 16384            /* an empty input buffer larger than this is given back */
 
-enum conn_due { CONN_DUE_DATA = 1, CONN_DUE_DRAINED = 2, CONN_DUE_ERROR = 4, CONN_DUE_CONNECTED = 8 };
+enum conn_due {
+	CONN_DUE_DATA = 1,
+	CONN_DUE_DRAINED = 2,
+	CONN_DUE_ERROR = 4,
+	CONN_DUE_CONNECTED = 8
+};
 
 struct conn {
 	struct loop *loop;
@@ -103,7 +111,8 @@ static ssize_t conn_send(struct conn *c, const void *p, size_t n)
 	ssize_t r;
 
 	do
-		r = c->is_socket ? send(c->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT) : write(c->fd, p, n);
+		r = c->is_socket ? send(c->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT)
+				 : write(c->fd, p, n);
 	while (r < 0 && errno == EINTR);
 	return r < 0 ? -errno : r;
 }
@@ -232,9 +241,11 @@ struct conn *conn_new(struct loop *l, int fd, size_t in_max, size_t out_max, con
 	buf_init(&c->in, in_max);
 	buf_init(&c->out, out_max);
 	fd_set_nonblock(fd, true);
-	c->is_socket = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t){ sizeof(type) }) == 0;
+	c->is_socket =
+		getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &(socklen_t) { sizeof(type) }) == 0;
 	/* Not connected and without an error yet: connect(2) goes on. */
-	if (c->is_socket && getpeername(fd, (struct sockaddr *)&peer, &n) < 0 && errno == ENOTCONN) {
+	if (c->is_socket && getpeername(fd, (struct sockaddr *)&peer, &n) < 0 &&
+	    errno == ENOTCONN) {
 		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){ sizeof(error) });
 		c->connecting = error == 0;
 	}
@@ -244,8 +255,8 @@ struct conn *conn_new(struct loop *l, int fd, size_t in_max, size_t out_max, con
 	return c;
 }
 
-struct conn *conn_dial(struct loop *l, const char *addr, size_t in_max, size_t out_max, conn_fn *fn, void *arg,
-		       struct err *e)
+struct conn *conn_dial(struct loop *l, const char *addr, size_t in_max, size_t out_max, conn_fn *fn,
+		       void *arg, struct err *e)
 {
 	int fd = dial_start(addr, e);
 	struct conn *c;

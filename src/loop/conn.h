@@ -1,9 +1,10 @@
 /*
  * conn: one buffered, non-blocking stream socket with one callback.
  *
- * The callback gets one event at a time and may call any conn_ function, conn_free included (freeing is
- * deferred to the end of the turn). Reading stops by itself when the input buffer is full (flow control: a
- * user that does not consume stalls its peer) and may be stopped with conn_pause.
+ * The callback gets one event at a time and may call any conn_ function, conn_free included
+ * (freeing is deferred to the end of the turn). Reading stops by itself when the input buffer is
+ * full (flow control: a user that does not consume stalls its peer) and may be stopped with
+ * conn_pause.
  */
 #ifndef LOOP_CONN_H
 #define LOOP_CONN_H
@@ -27,16 +28,26 @@ enum conn_event {
 
 typedef void conn_fn(struct conn *c, enum conn_event ev, void *arg);
 
-struct conn *conn_new(struct loop *l, int fd, size_t in_max, size_t out_max, conn_fn *fn, void *arg);  /* owns fd */
-/* NULL with the error set: nothing was made. fn gets CONN_CONNECTED or CONN_ERROR; what is written before is queued. */
-struct conn *conn_dial(struct loop *l, const char *addr, size_t in_max, size_t out_max, conn_fn *fn, void *arg,
-		       struct err *e);
+struct conn *conn_new(struct loop *l, int fd, size_t in_max, size_t out_max, conn_fn *fn,
+		      void *arg); /* owns fd */
+/*
+ * NULL with the error set: nothing was made. fn gets CONN_CONNECTED or CONN_ERROR; what is written
+ * before is queued.
+ */
+struct conn *conn_dial(struct loop *l, const char *addr, size_t in_max, size_t out_max, conn_fn *fn,
+		       void *arg, struct err *e);
 void conn_free(struct conn *c);                          /* closes; no callback after this call */
 int conn_detach(struct conn *c);                         /* gives the fd back and frees c; unread input must have been taken */
 void conn_set_fn(struct conn *c, conn_fn *fn, void *arg);
-/* Consume from what this returns, and call it anew for each visit: that is how reading goes on after a full buffer. */
+/*
+ * Consume from what this returns, and call it anew for each visit: that is how reading goes on
+ * after a full buffer.
+ */
 struct buf *conn_in(struct conn *c);
-/* Queues and tries to write; -ENOBUFS over out_max (nothing written); other errors also come as CONN_ERROR. */
+/*
+ * Queues and tries to write; -ENOBUFS over out_max (nothing written); other errors also come as
+ * CONN_ERROR.
+ */
 int conn_write(struct conn *c, const void *p, size_t n);
 struct buf *conn_out(struct conn *c);                    /* after direct buf_put: conn_flush */
 void conn_flush(struct conn *c);

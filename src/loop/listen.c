@@ -78,14 +78,19 @@ static int listen_parse(const char *addr, struct listen_sa *ret, struct err *e)
 	if (str_starts(addr, "unix:/")) {
 		*ret = (struct listen_sa){ .len = sizeof(ret->un) };
 		ret->un.sun_family = AF_UNIX;
-		r = str_copy(ret->un.sun_path, sizeof(ret->un.sun_path), addr + 5) < 0 ? -ENAMETOOLONG : 0;
+		r = str_copy(ret->un.sun_path, sizeof(ret->un.sun_path), addr + 5) < 0
+			    ? -ENAMETOOLONG
+			    : 0;
 	} else if (str_starts(addr, "tcp:")) {
 		r = listen_parse_tcp(addr + 4, ret);
 	}
 	if (r == -ENAMETOOLONG)
 		return err_set(e, r, "the socket path in \"%s\" is too long", addr);
 	if (r < 0)
-		return err_set(e, r, "\"%s\" is not an address; use unix:/path, tcp:127.0.0.1:8080 or tcp:[::1]:8080", addr);
+		return err_set(
+			e, r,
+			"\"%s\" is not an address; use unix:/path, tcp:127.0.0.1:8080 or tcp:[::1]:8080",
+			addr);
 	return 0;
 }
 
@@ -129,13 +134,14 @@ int listen_addr(const char *addr, int type, mode_t unix_mode, struct err *e)
 static int listen_inherited(const char *name, struct err *e)
 {
 	static bool used[LISTEN_FDS_MAX];
-	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS"), *names = getenv("LISTEN_FDNAMES");
+	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS"),
+		   *names = getenv("LISTEN_FDNAMES");
 	uint64_t want_pid, n;
 	int on;
 	socklen_t len = sizeof(on);
 
-	if (!pid || !count || !names || str_to_u64(pid, INT32_MAX, &want_pid) < 0 || (pid_t)want_pid != getpid() ||
-	    str_to_u64(count, LISTEN_FDS_MAX, &n) < 0)
+	if (!pid || !count || !names || str_to_u64(pid, INT32_MAX, &want_pid) < 0 ||
+	    (pid_t)want_pid != getpid() || str_to_u64(count, LISTEN_FDS_MAX, &n) < 0)
 		return -ENOENT;
 	for (uint64_t i = 0; i < n && names; i++) {
 		size_t k = strcspn(names, ":");
@@ -143,9 +149,14 @@ static int listen_inherited(const char *name, struct err *e)
 
 		if (!used[i] && k == strlen(name) && memcmp(names, name, k) == 0) {
 			if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) < 0 || !on)
-				return err_set(e, -ENOTSOCK, "inherited descriptor %d (%s) is not a listening socket", fd, name);
+				return err_set(
+					e, -ENOTSOCK,
+					"inherited descriptor %d (%s) is not a listening socket",
+					fd, name);
 			if (fd_set_cloexec(fd, true) < 0 || fd_set_nonblock(fd, true) < 0)
-				return err_set(e, -EBADF, "inherited descriptor %d (%s) cannot be used", fd, name);
+				return err_set(e, -EBADF,
+					       "inherited descriptor %d (%s) cannot be used", fd,
+					       name);
 			used[i] = true;
 			return fd;
 		}
@@ -182,7 +193,10 @@ static void listener_on_ready(struct loop_io *io, uint32_t events)
 			loop_timer_set(ln->loop, &ln->pause, LISTEN_PAUSE_MS, listener_resume, ln);
 			return;
 		}
-		/* What is left concerns one connection that is gone already (accept(2)): go on with the next. */
+		/*
+		 * What is left concerns one connection that is gone already (accept(2)): go on with
+		 * the next.
+		 */
 	}
 }
 

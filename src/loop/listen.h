@@ -1,6 +1,7 @@
 /*
- * Listening sockets and dialling by address form. Listening sockets may be inherited from a predecessor or a
- * supervisor: LISTEN_FDS/LISTEN_FDNAMES as systemd passes them (sd_listen_fds(3)); the name is the `name` below.
+ * Listening sockets and dialling by address form. Listening sockets may be inherited from a
+ * predecessor or a supervisor: LISTEN_FDS/LISTEN_FDNAMES as systemd passes them (sd_listen_fds(3));
+ * the name is the `name` below.
  *
  * Address forms: "unix:/path", "tcp:127.0.0.1:8080", "tcp:[::1]:8080".
  */
@@ -13,7 +14,9 @@
 struct err;
 struct listener;
 
-/* fn owns the accepted fd (non-blocking, close-on-exec). On EMFILE accepting pauses for a second. */
+/*
+ * fn owns the accepted fd (non-blocking, close-on-exec). On EMFILE accepting pauses for a second.
+ */
 int listener_new(struct loop *l, const char *name, const char *addr, mode_t unix_mode,
 		 void (*fn)(int fd, void *arg), void *arg, struct listener **ret, struct err *e);
 void listener_free(struct listener *ln);

@@ -1,17 +1,19 @@
 /*
- * Theory of operation. A turn is: wait, then the events of this wait, then timers that are due, then what was
- * deferred before or during the turn. What is deferred by a deferred function waits for the next turn, so a
- * function that defers itself does not hold the loop.
+ * Theory of operation. A turn is: wait, then the events of this wait, then timers that are due,
+ * then what was deferred before or during the turn. What is deferred by a deferred function waits
+ * for the next turn, so a function that defers itself does not hold the loop.
  *
- * An io that is removed while events of the same wait are still to be given out must not be called (its owner may
- * be gone): loop_del strikes it out of the rest of the current batch. If it is registered again at once, the
- * kernel reports it again in the next turn (a registration reports what is ready, edge-triggered too).
+ * An io that is removed while events of the same wait are still to be given out must not be called
+ * (its owner may be gone): loop_del strikes it out of the rest of the current batch. If it is
+ * registered again at once, the kernel reports it again in the next turn (a registration reports
+ * what is ready, edge-triggered too).
  *
- * Timers stand in a binary heap with index 1 as its root; each timer knows its place, so it is removed without a
- * search. A timer that is armed while timers are run is due in the next millisecond at the earliest.
+ * Timers stand in a binary heap with index 1 as its root; each timer knows its place, so it is
+ * removed without a search. A timer that is armed while timers are run is due in the next
+ * millisecond at the earliest.
  *
- * loop_post is a stack without locks (push by compare and swap, the loop takes all and turns the order round) and
- * an eventfd.
+ * loop_post is a stack without locks (push by compare and swap, the loop takes all and turns the
+ * order round) and an eventfd.
  */
 #include "loop/loop.h"
 
@@ -220,7 +222,8 @@ void loop_timer_stop(struct loop_timer *t)
 		loop_heap_down(l, pos, last);
 }
 
-void loop_timer_set(struct loop *l, struct loop_timer *t, int64_t in_ms, void (*fn)(struct loop_timer *), void *arg)
+void loop_timer_set(struct loop *l, struct loop_timer *t, int64_t in_ms,
+		    void (*fn)(struct loop_timer *), void *arg)
 {
 	loop_timer_stop(t);
 	if (l->heap_len + 1 >= l->heap_cap) {

@@ -1,7 +1,8 @@
 /*
- * The event loop: one thread owns every descriptor and long-lived object of a program. epoll, level-triggered
- * (edge-triggered on request), timers, deferred closing: what is freed during a turn is freed at its end, so a
- * callback never sees a dead object. Only loop_post may be called from other threads.
+ * The event loop: one thread owns every descriptor and long-lived object of a program. epoll,
+ * level-triggered (edge-triggered on request), timers, deferred closing: what is freed during a
+ * turn is freed at its end, so a callback never sees a dead object. Only loop_post may be called
+ * from other threads.
  */
 #ifndef LOOP_LOOP_H
 #define LOOP_LOOP_H
@@ -29,7 +30,10 @@ struct loop_timer {
 	struct loop *loop;
 };
 
-/* Run once at the end of the current turn (or the next when called outside one). Embedded in its owner. */
+/*
+ * Run once at the end of the current turn (or the next when called outside one). Embedded in its
+ * owner.
+ */
 struct loop_defer {
 	void (*fn)(struct loop_defer *d);
 	void *arg;
@@ -48,16 +52,23 @@ int loop_add(struct loop *l, struct loop_io *io, int fd, uint32_t events,
 int loop_mod(struct loop_io *io, uint32_t events);  /* no system call when unchanged */
 void loop_del(struct loop_io *io);                  /* fine when not registered; call before closing the fd */
 
-void loop_timer_set(struct loop *l, struct loop_timer *t, int64_t in_ms, void (*fn)(struct loop_timer *), void *arg);
+void loop_timer_set(struct loop *l, struct loop_timer *t, int64_t in_ms,
+		    void (*fn)(struct loop_timer *), void *arg);
 void loop_timer_stop(struct loop_timer *t);         /* fine when not armed */
 
 void loop_defer(struct loop *l, struct loop_defer *d, void (*fn)(struct loop_defer *), void *arg);
 
-/* From any thread: fn(arg) runs in the loop's thread. At most LOOP_POST_MAX waiting; -ENOSPC beyond. */
+/*
+ * From any thread: fn(arg) runs in the loop's thread. At most LOOP_POST_MAX waiting; -ENOSPC
+ * beyond.
+ */
 #define LOOP_POST_MAX 65536
 int loop_post(struct loop *l, void (*fn)(void *arg), void *arg);
 
-/* Signals through signalfd; the signals are blocked in the calling thread (call before making threads). */
+/*
+ * Signals through signalfd; the signals are blocked in the calling thread (call before making
+ * threads).
+ */
 int loop_signal(struct loop *l, int signo, void (*fn)(int signo, void *arg), void *arg);
 
 #endif

@@ -3,13 +3,14 @@
  *
  *	source --splice--> pipe --splice--> target
  *
- * It reads while the pipe has room and writes while the pipe (or the prefix) holds bytes. splice(2) says EAGAIN both
- * for an empty source and for a pipe without a free slot (a slot may hold one byte); with bytes in the pipe the second
- * is assumed and reading waits until bytes have left it. The end of the source is passed on as shutdown(SHUT_WR) when
- * prefix and pipe are empty. The relay ends when both directions have ended, at the first error, or by relay_cut.
+ * It reads while the pipe has room and writes while the pipe (or the prefix) holds bytes. splice(2)
+ * says EAGAIN both for an empty source and for a pipe without a free slot (a slot may hold one
+ * byte); with bytes in the pipe the second is assumed and reading waits until bytes have left it.
+ * The end of the source is passed on as shutdown(SHUT_WR) when prefix and pipe are empty. The relay
+ * ends when both directions have ended, at the first error, or by relay_cut.
  *
- * relay_mask computes what epoll shall report for one side, from both directions. 0 takes the descriptor out of epoll,
- * because EPOLLHUP would be reported without end.
+ * relay_mask computes what epoll shall report for one side, from both directions. 0 takes the
+ * descriptor out of epoll, because EPOLLHUP would be reported without end.
  */
 #include "loop/relay.h"
 
@@ -85,8 +86,9 @@ static void relay_drop_pipes(struct relay *r)
 }
 
 /*
- * After an error the peer must not take what it has for the whole. Connecting a TCP socket to AF_UNSPEC resets it at
- * once, even where another process holds a duplicate (connect(2)); a Unix socket can only be shut down.
+ * After an error the peer must not take what it has for the whole. Connecting a TCP socket to
+ * AF_UNSPEC resets it at once, even where another process holds a duplicate (connect(2)); a Unix
+ * socket can only be shut down.
  */
 static void relay_reset(int fd)
 {
@@ -128,7 +130,8 @@ static ssize_t relay_fill(struct relay_dir *d, int source)
 
 	if (d->eof || d->full)
 		return 0;
-	n = splice(source, NULL, d->pipe[1], NULL, RELAY_PIPE_BYTES, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+	n = splice(source, NULL, d->pipe[1], NULL, RELAY_PIPE_BYTES,
+		   SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n > 0) {
 		d->in_pipe += (size_t)n;
 		return n;
@@ -150,9 +153,11 @@ static ssize_t relay_drain(struct relay_dir *d, int target)
 	if (relay_held(d) == 0)
 		return 0;
 	if (d->prefix_off < d->prefix_len)
-		n = send(target, d->prefix + d->prefix_off, d->prefix_len - d->prefix_off, MSG_NOSIGNAL | MSG_DONTWAIT);
+		n = send(target, d->prefix + d->prefix_off, d->prefix_len - d->prefix_off,
+			 MSG_NOSIGNAL | MSG_DONTWAIT);
 	else
-		n = splice(d->pipe[0], NULL, target, NULL, d->in_pipe, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+		n = splice(d->pipe[0], NULL, target, NULL, d->in_pipe,
+			   SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 	if (d->prefix_off < d->prefix_len) {
@@ -239,7 +244,8 @@ static void relay_dir_init(struct relay_dir *d, const void *prefix, size_t n)
 
 struct relay *relay_new(struct loop *l, int a, int b, const void *prefix_to_b, size_t n_to_b,
 			const void *prefix_to_a, size_t n_to_a,
-			void (*fn)(struct relay *r, const struct relay_end *end, void *arg), void *arg)
+			void (*fn)(struct relay *r, const struct relay_end *end, void *arg),
+			void *arg)
 {
 	struct relay *r = x_alloc(sizeof(*r));
 
@@ -248,7 +254,8 @@ struct relay *relay_new(struct loop *l, int a, int b, const void *prefix_to_b, s
 	relay_dir_init(&r->dir[RELAY_B], prefix_to_a, n_to_a);
 	for (int side = 0; side < 2; side++) {
 		fd_set_nonblock(r->fd[side], true);
-		if (pipe2(r->dir[side].pipe, O_CLOEXEC | O_NONBLOCK) == 0 && relay_watch(r, side) == 0)
+		if (pipe2(r->dir[side].pipe, O_CLOEXEC | O_NONBLOCK) == 0 &&
+		    relay_watch(r, side) == 0)
 			continue;
 		relay_drop_pipes(r);
 		for (int i = 0; i < 2; i++) {

@@ -271,7 +271,8 @@ static void test_dial(void **state)
 	struct conn *d;
 	int got = -1;
 
-	assert_int_equal(listener_new(l, "t", "tcp:127.0.0.1:47311", 0, on_accept, &got, &ln, &e), 0);
+	assert_int_equal(listener_new(l, "t", "tcp:127.0.0.1:47311", 0, on_accept, &got, &ln, &e),
+			 0);
 	d = conn_dial(l, "tcp:127.0.0.1:47311", 100, 100, on_conn, NULL, &e);
 	assert_non_null(d);
 	assert_int_equal(conn_write(d, "early", 5), 0);
@@ -292,8 +293,15 @@ static void test_dial(void **state)
 	assert_int_equal(sp->n[CONN_CONNECTED], 1);
 }
 
-#define FREE_IN(ev) { .name = "test_free_in_" #ev, .test_func = test_free_in_callback, \
-		      .setup_func = setup_free, .teardown_func = teardown, .initial_state = &(enum conn_event){ ev } }
+#define FREE_IN(ev)                                                                                \
+	{                                                                                          \
+		.name = "test_free_in_" #ev, .test_func = test_free_in_callback,                   \
+		.setup_func = setup_free, .teardown_func = teardown,                               \
+		.initial_state = &(enum conn_event)                                                \
+		{                                                                                  \
+			ev                                                                         \
+		}                                                                                  \
+	}
 
 static int setup_free(void **state)
 {
@@ -310,7 +318,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_out_queue, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_drained_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_timeout, setup, teardown),
-		FREE_IN(CONN_DATA), FREE_IN(CONN_EOF), FREE_IN(CONN_DRAINED), FREE_IN(CONN_ERROR), FREE_IN(CONN_TIMEOUT),
+		FREE_IN(CONN_DATA),
+		FREE_IN(CONN_EOF),
+		FREE_IN(CONN_DRAINED),
+		FREE_IN(CONN_ERROR),
+		FREE_IN(CONN_TIMEOUT),
 		cmocka_unit_test_setup_teardown(test_detach, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_dial, setup, teardown),
 	};

@@ -62,8 +62,21 @@ static void on_accept(int fd, void *arg)
 static void test_addresses(void **state)
 {
 	static const char *const bad[] = {
-		"", "tcp:", "tcp:1.2.3.4", "tcp:localhost:80", "tcp:127.0.0.1:", "tcp:127.0.0.1:65536", "tcp:127.0.0.1:-1", "tcp:::1:80",
-		"tcp:[::1]80", "tcp:[::1", "unix:relative", "udp:127.0.0.1:1", "/path", "tcp:[127.0.0.1]:80", "tcp:127.0.0.1:80x",
+		"",
+		"tcp:",
+		"tcp:1.2.3.4",
+		"tcp:localhost:80",
+		"tcp:127.0.0.1:",
+		"tcp:127.0.0.1:65536",
+		"tcp:127.0.0.1:-1",
+		"tcp:::1:80",
+		"tcp:[::1]80",
+		"tcp:[::1",
+		"unix:relative",
+		"udp:127.0.0.1:1",
+		"/path",
+		"tcp:[127.0.0.1]:80",
+		"tcp:127.0.0.1:80x",
 	};
 	struct err e = { 0 };
 	char longer[200];
@@ -182,12 +195,16 @@ static int inherit(bool own_pid)
 	r = listener_new(l, "api", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e);
 	if (!own_pid)
 		return r == -ENOENT ? 0 : 12;
-	if (r < 0 || listener_fd(a.ln) != 4 || !(fcntl(4, F_GETFD) & FD_CLOEXEC) || !(fcntl(4, F_GETFL) & O_NONBLOCK))
+	if (r < 0 || listener_fd(a.ln) != 4 || !(fcntl(4, F_GETFD) & FD_CLOEXEC) ||
+	    !(fcntl(4, F_GETFL) & O_NONBLOCK))
 		return 13;
 	/* Given out once; another name is not found; what does not listen is refused. */
-	if (listener_new(l, "api", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) != -ENOENT ||
-	    listener_new(l, "ap", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) != -ENOENT ||
-	    listener_new(l, "pipe", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) != -ENOTSOCK)
+	if (listener_new(l, "api", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) !=
+		    -ENOENT ||
+	    listener_new(l, "ap", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) !=
+		    -ENOENT ||
+	    listener_new(l, "pipe", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) !=
+		    -ENOTSOCK)
 		return 14;
 	x = dial_wait(addr, 1000, &e);
 	loop_turn(l, 1000);
@@ -210,8 +227,9 @@ static void test_inherited(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_addresses), cmocka_unit_test(test_accept), cmocka_unit_test(test_tcp),
-		cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_inherited),
+		cmocka_unit_test(test_addresses), cmocka_unit_test(test_accept),
+		cmocka_unit_test(test_tcp),	  cmocka_unit_test(test_no_descriptors),
+		cmocka_unit_test(test_inherited),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

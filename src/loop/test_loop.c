@@ -222,9 +222,13 @@ static void test_signal(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_timers), cmocka_unit_test(test_timer_again),
-		cmocka_unit_test(test_delete_in_callback), cmocka_unit_test(test_modify), cmocka_unit_test(test_defer),
-		cmocka_unit_test(test_post), cmocka_unit_test(test_signal),
+		cmocka_unit_test(test_timers),
+		cmocka_unit_test(test_timer_again),
+		cmocka_unit_test(test_delete_in_callback),
+		cmocka_unit_test(test_modify),
+		cmocka_unit_test(test_defer),
+		cmocka_unit_test(test_post),
+		cmocka_unit_test(test_signal),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -171,7 +171,10 @@ static void test_prefix_and_half_close(void **state)
 	finish(&f);
 }
 
-/* One side has gone while the other is full: it ends with an error at the next write, without spinning. */
+/*
+ * One side has gone while the other is full: it ends with an error at the next write, without
+ * spinning.
+ */
 static void test_gone_target(void **state)
 {
 	struct fixture f;

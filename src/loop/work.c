@@ -1,8 +1,9 @@
 /*
- * Theory of operation. The loop's thread owns the keys: it knows for each key the job that was given out and the
- * jobs that wait behind it. Only jobs that may run at once stand in the shared queue. A worker takes one, runs it and
- * puts it on the list of the finished; an eventfd wakes the loop, which calls `done` and then gives out the next job
- * of that key. So a job sees everything that `done` of the one before it did.
+ * Theory of operation. The loop's thread owns the keys: it knows for each key the job that was
+ * given out and the jobs that wait behind it. Only jobs that may run at once stand in the shared
+ * queue. A worker takes one, runs it and puts it on the list of the finished; an eventfd wakes the
+ * loop, which calls `done` and then gives out the next job of that key. So a job sees everything
+ * that `done` of the one before it did.
  */
 #include "loop/work.h"
 
@@ -147,7 +148,8 @@ static int work_start_threads(struct work *w)
 	for (unsigned n = w->n_threads; n > 0 && r == 0; n--) {
 		r = pthread_create(&w->threads[n - 1], &attr, work_thread, w);
 		if (r != 0) {
-			memmove(w->threads, w->threads + n, (w->n_threads - n) * sizeof(*w->threads));
+			memmove(w->threads, w->threads + n,
+				(w->n_threads - n) * sizeof(*w->threads));
 			w->n_threads -= n;
 		}
 	}
@@ -227,7 +229,8 @@ void work_free(struct work *w)
 	free(w);
 }
 
-int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg), void *arg)
+int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg),
+	     void *arg)
 {
 	struct work_job *job;
 	struct work_key *k;

@@ -1,7 +1,8 @@
 /*
- * Worker threads for straight-line blocking jobs (SQL, HTTP and IPC calls with deadlines). A job runs in a worker and
- * its `done` in the loop's thread. Jobs with the same key run one after the other in order; jobs with key NULL are
- * free; the next job of a key starts after `done` of the one before. The only place with a mutex (STYLE.md).
+ * Worker threads for straight-line blocking jobs (SQL, HTTP and IPC calls with deadlines). A job
+ * runs in a worker and its `done` in the loop's thread. Jobs with the same key run one after the
+ * other in order; jobs with key NULL are free; the next job of a key starts after `done` of the one
+ * before. The only place with a mutex (STYLE.md).
  */
 #ifndef LOOP_WORK_H
 #define LOOP_WORK_H
@@ -15,7 +16,8 @@ struct work;
 struct work *work_new(struct loop *l, unsigned threads);
 void work_free(struct work *w);                          /* waits for the running jobs and calls their done; queued ones are dropped (done is not called) */
 /* -EAGAIN when WORK_QUEUE_MAX jobs wait. `arg` belongs to the job until done(arg) was called. */
-int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg), void *arg);
+int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg),
+	     void *arg);
 unsigned work_pending(const struct work *w);
 
 #endif

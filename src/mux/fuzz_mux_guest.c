@@ -1,4 +1,7 @@
-/* The guest side with any bytes, before and after a true RESET; the second half of the input gets right tags. */
+/*
+ * The guest side with any bytes, before and after a true RESET; the second half of the input gets
+ * right tags.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	data += raw;
 	size -= raw;
 	mux_start(host, &epoch);
-	memcpy(tag, buf_data(mux_out(host)) + buf_len(mux_out(host)) - MUX_TAG_BYTES, MUX_TAG_BYTES);
+	memcpy(tag, buf_data(mux_out(host)) + buf_len(mux_out(host)) - MUX_TAG_BYTES,
+	       MUX_TAG_BYTES);
 	feed(guest, (const uint8_t *)buf_data(mux_out(host)), buf_len(mux_out(host)));
 	if (!mux_ready(guest))
 		abort();                 /* whatever stood before, a whole RESET is understood */

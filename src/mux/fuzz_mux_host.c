@@ -1,6 +1,6 @@
 /*
- * The host side against a hostile guest. Input: operations of one byte; a frame takes type, flags, length and
- * stream from the input and gets the right tag, so that the fuzzer passes the tag check.
+ * The host side against a hostile guest. Input: operations of one byte; a frame takes type, flags,
+ * length and stream from the input and gets the right tag, so that the fuzzer passes the tag check.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -44,14 +44,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	mux_start(host, &epoch);
 	while (buf_len(mux_out(host))) {
-		size_t n = buf_len(mux_out(host)) < mux_in_room(guest) ? buf_len(mux_out(host)) : mux_in_room(guest);
+		size_t n = buf_len(mux_out(host)) < mux_in_room(guest) ? buf_len(mux_out(host))
+								       : mux_in_room(guest);
 
 		mux_feed(guest, buf_data(mux_out(host)), n);
 		buf_consume(mux_out(host), n);
 		while (mux_next(guest, &e))
 			;
 	}
-	memcpy(tag, buf_data(mux_out(guest)) + buf_len(mux_out(guest)) - MUX_TAG_BYTES, MUX_TAG_BYTES);
+	memcpy(tag, buf_data(mux_out(guest)) + buf_len(mux_out(guest)) - MUX_TAG_BYTES,
+	       MUX_TAG_BYTES);
 	feed(host, (const uint8_t *)buf_data(mux_out(guest)), buf_len(mux_out(guest)));
 	mux_free(guest);
 	while (size >= 8) {
@@ -70,7 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 0x40:
 			n = mux_can_send(host, data[4]);
 			if (n)
-				mux_send(host, data[4], frame, n > len % sizeof(frame) ? len % sizeof(frame) : n);
+				mux_send(host, data[4], frame,
+					 n > len % sizeof(frame) ? len % sizeof(frame) : n);
 			buf_clear(mux_out(host));
 			break;
 		case 0x50:

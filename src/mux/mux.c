@@ -16,8 +16,8 @@
  *	        host side; on the guest side it means a torn frame and leads to HUNT.
  *	HUNT    looks for RESET (guest) or RESET-ACK with our nonce (host) at every offset; all else is thrown away.
  *
- * `alive` is a state of its own: frames are still parsed, and thrown away, after mux_drop, because the payload of
- * the old connection must never be taken for frames.
+ * `alive` is a state of its own: frames are still parsed, and thrown away, after mux_drop, because
+ * the payload of the old connection must never be taken for frames.
  */
 #define MUX_IN_BYTES (2 * MUX_FRAME_MAX)
 #define MUX_BUCKETS 256
@@ -193,7 +193,9 @@ static void mux_forget(struct mux *m, struct mux_stream *s)
 	free(s);
 }
 
-/* Puts a whole frame into the output. Control frames always find room: see MUX_STREAM_CONTROL_MAX. */
+/*
+ * Puts a whole frame into the output. Control frames always find room: see MUX_STREAM_CONTROL_MAX.
+ */
 static void mux_put(struct mux *m, enum mux_type type, uint8_t flags, uint32_t stream,
 		    const void *p, size_t n, const uint8_t *tag)
 {
@@ -342,7 +344,10 @@ static size_t mux_header(const struct mux *m, const uint8_t *p, struct mux_frame
 	return f->len + MUX_OVERHEAD;
 }
 
-/* A torn frame's header was completed by zeros and may be no possible frame: its length still counts. */
+/*
+ * A torn frame's header was completed by zeros and may be no possible frame: its length still
+ * counts.
+ */
 static size_t mux_header_len(const uint8_t *p)
 {
 	size_t len = p[2] | (size_t)p[3] << 8;

@@ -1,31 +1,37 @@
 /*
- * The stream multiplexer over the one byte channel between bridge and guest (a virtio-serial port, a VSOCK
- * connection). Sans-I/O: bytes in, events and bytes out, so that both sides, the tests and the fuzzers drive the
- * same code. base/ only; it is in the guest.
+ * The stream multiplexer over the one byte channel between bridge and guest (a virtio-serial port,
+ * a VSOCK connection). Sans-I/O: bytes in, events and bytes out, so that both sides, the tests and
+ * the fuzzers drive the same code. base/ only; it is in the guest.
  *
  * Theory of operation
  *
- * Frame: type u8, flags u8, length u16 (payload bytes, at most MUX_PAYLOAD_MAX), stream u32, payload, tag u32; little-endian.
+ * Frame: type u8, flags u8, length u16 (payload bytes, at most MUX_PAYLOAD_MAX), stream u32,
+ * payload, tag u32; little-endian.
  *
- * The channel may lose bytes at its end when the host side goes away (seen: 32 KiB), so a parser can stand in
- * the middle of a frame when the next host side arrives. A new host side therefore sends MUX_FRAME_MAX zero bytes and
- * then RESET. A zero byte where a frame may begin is skipped. A torn frame is completed by zeros, never by
- * RESET (there are as many zeros as the largest frame), and is thrown away because its tag is wrong: the tag is made
- * from the nonce of the connection and has no zero byte. RESET carries: nonce (16 random bytes), protocol version, generation, activation;
- * its own tag is made from its own nonce. On RESET the guest ends all streams (MUX_EV_RESET) and answers RESET-ACK with the nonce; the host throws
- * away everything until it has found RESET-ACK with its nonce, at whatever byte offset. The guest may stop in the middle of a
+ * The channel may lose bytes at its end when the host side goes away (seen: 32 KiB), so a parser
+ * can stand in the middle of a frame when the next host side arrives. A new host side therefore
+ * sends MUX_FRAME_MAX zero bytes and then RESET. A zero byte where a frame may begin is skipped. A
+ * torn frame is completed by zeros, never by RESET (there are as many zeros as the largest frame),
+ * and is thrown away because its tag is wrong: the tag is made from the nonce of the connection and
+ * has no zero byte. RESET carries: nonce (16 random bytes), protocol version, generation,
+ * activation; its own tag is made from its own nonce. On RESET the guest ends all streams
+ * (MUX_EV_RESET) and answers RESET-ACK with the nonce; the host throws away everything until it has
+ * found RESET-ACK with its nonce, at whatever byte offset. The guest may stop in the middle of a
  * frame of the old connection: the host looks for the pattern, not for a frame.
  *
- * Streams are opened by the host only, ids count up from 1 within a connection, never reused. Each direction has its own end mark
- * (END), RST ends both and throws away what is queued. Credits: each side may send MUX_CREDIT_INITIAL bytes in a
- * stream, and more as the other side gives CREDIT after its user has taken them: one slow reader stalls one stream.
+ * Streams are opened by the host only, ids count up from 1 within a connection, never reused. Each
+ * direction has its own end mark (END), RST ends both and throws away what is queued. Credits: each
+ * side may send MUX_CREDIT_INITIAL bytes in a stream, and more as the other side gives CREDIT after
+ * its user has taken them: one slow reader stalls one stream.
  *
- * Types: 1 RESET {nonce[16], version u32, generation u64, activation[16]}, 2 RESET-ACK {nonce[16], version u32}, 3 OPEN (flag 1 = control),
- * 4 DATA, 5 END, 6 RST, 7 CREDIT {bytes u32}. The tag of the guest's frames differs from that of the host's.
+ * Types: 1 RESET {nonce[16], version u32, generation u64, activation[16]}, 2 RESET-ACK {nonce[16],
+ * version u32}, 3 OPEN (flag 1 = control), 4 DATA, 5 END, 6 RST, 7 CREDIT {bytes u32}. The tag of
+ * the guest's frames differs from that of the host's.
  *
- * State of a stream direction: OPEN -> ENDED | RESET. A stream is forgotten when both directions have ended or on RST.
- * Frames for forgotten streams are ignored (they were in flight), except those that break a rule on a living one: those are -EPROTO for
- * the host side (the guest is hostile; the caller ends the channel) and an RST for the guest side.
+ * State of a stream direction: OPEN -> ENDED | RESET. A stream is forgotten when both directions
+ * have ended or on RST. Frames for forgotten streams are ignored (they were in flight), except
+ * those that break a rule on a living one: those are -EPROTO for the host side (the guest is
+ * hostile; the caller ends the channel) and an RST for the guest side.
  */
 #ifndef MUX_MUX_H
 #define MUX_MUX_H
@@ -79,34 +85,55 @@ void mux_free(struct mux *m);
 int mux_start(struct mux *m, const struct mux_epoch *epoch);
 bool mux_ready(const struct mux *m);
 
-/* The channel was lost (guest: the host went away): every stream ends with MUX_EV_RST, what is queued is thrown away. The parser keeps
- * its place, since the tail of the old connection may still come. */
+/*
+ * The channel was lost (guest: the host went away): every stream ends with MUX_EV_RST, what is
+ * queued is thrown away. The parser keeps its place, since the tail of the old connection may still
+ * come.
+ */
 void mux_drop(struct mux *m);
 
-/* Bytes from the channel: n <= mux_in_room(), else -ENOBUFS. -EPROTO after mux_next found a broken rule (host side only). */
+/*
+ * Bytes from the channel: n <= mux_in_room(), else -ENOBUFS. -EPROTO after mux_next found a broken
+ * rule (host side only).
+ */
 int mux_feed(struct mux *m, const void *p, size_t n);
 size_t mux_in_room(const struct mux *m);
-/* The same without a copy: read into the returned room, then commit what came. NULL with *ret_room 0 = none. */
+/*
+ * The same without a copy: read into the returned room, then commit what came. NULL with *ret_room
+ * 0 = none.
+ */
 void *mux_in_reserve(struct mux *m, size_t *ret_room);
 int mux_in_commit(struct mux *m, size_t n);
-/* Next event; false = none. Call until false after each feed, then look at mux_error: not NULL = the guest broke a rule, end the
- * channel. The guest side also says false while MUX_CONTROL_MAX bytes wait in mux_out: call again when it has drained. */
+/*
+ * Next event; false = none. Call until false after each feed, then look at mux_error: not NULL =
+ * the guest broke a rule, end the channel. The guest side also says false while MUX_CONTROL_MAX
+ * bytes wait in mux_out: call again when it has drained.
+ */
 bool mux_next(struct mux *m, struct mux_event *ret);
 
 /* Bytes for the channel: write buf_data/buf_len, then buf_consume. */
 struct buf *mux_out(struct mux *m);
 
 int mux_open(struct mux *m, bool control, uint32_t *ret_stream);              /* host; -EAGAIN not ready, -ENOSPC too many */
-/* Bytes that may be sent now on this stream (credit and room in mux_out). 0 = wait for MUX_EV_CREDIT or a drained mux_out. */
+/*
+ * Bytes that may be sent now on this stream (credit and room in mux_out). 0 = wait for
+ * MUX_EV_CREDIT or a drained mux_out.
+ */
 size_t mux_can_send(const struct mux *m, uint32_t stream);
 int mux_send(struct mux *m, uint32_t stream, const void *p, size_t n);        /* n <= mux_can_send */
-/* The same without a copy: n <= mux_can_send and MUX_PAYLOAD_MAX; write at most n bytes there, then finish with what was written (0 = nothing).
- * No other call on m in between. NULL when it cannot be sent. */
+/*
+ * The same without a copy: n <= mux_can_send and MUX_PAYLOAD_MAX; write at most n bytes there, then
+ * finish with what was written (0 = nothing). No other call on m in between. NULL when it cannot be
+ * sent.
+ */
 void *mux_send_start(struct mux *m, uint32_t stream, size_t n);
 void mux_send_finish(struct mux *m, size_t n);
 int mux_end(struct mux *m, uint32_t stream);                                  /* END in our direction */
 int mux_rst(struct mux *m, uint32_t stream);
-/* The user has taken n bytes of MUX_EV_DATA: gives credit back (batched). Not calling it is flow control. */
+/*
+ * The user has taken n bytes of MUX_EV_DATA: gives credit back (batched). Not calling it is flow
+ * control.
+ */
 void mux_taken(struct mux *m, uint32_t stream, size_t n);
 
 void *mux_user(const struct mux *m, uint32_t stream);                         /* NULL when the stream is forgotten */

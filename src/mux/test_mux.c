@@ -57,8 +57,11 @@ static void drain(struct mux *m, struct log *l, bool take)
 	}
 }
 
-/* Moves at most `max` bytes, in pieces of `step`; each goes through the receiver's parser at once. */
-static size_t move(struct mux *from, struct mux *to, struct log *l, size_t step, size_t max, bool take)
+/*
+ * Moves at most `max` bytes, in pieces of `step`; each goes through the receiver's parser at once.
+ */
+static size_t move(struct mux *from, struct mux *to, struct log *l, size_t step, size_t max,
+		   bool take)
 {
 	struct buf *b = mux_out(from);
 	size_t moved = 0;
@@ -89,7 +92,8 @@ struct pair {
 
 static void exchange(struct pair *p, size_t step)
 {
-	while (move(p->host, p->guest, &p->g, step, SIZE_MAX, true) + move(p->guest, p->host, &p->h, step, SIZE_MAX, true))
+	while (move(p->host, p->guest, &p->g, step, SIZE_MAX, true) +
+	       move(p->guest, p->host, &p->h, step, SIZE_MAX, true))
 		;
 }
 
@@ -134,7 +138,10 @@ static void test_session(void **state)
 		assert_false(p.g.control);
 		assert_string_equal(p.g.text, "hello");
 		assert_int_equal(p.g.end, 1);
-		/* Half closed: the other direction still works, then the stream is forgotten on both sides. */
+		/*
+		 * Half closed: the other direction still works, then the stream is forgotten on
+		 * both sides.
+		 */
 		mux_set_user(p.guest, b, &mark);
 		assert_ptr_equal(mux_user(p.guest, b), &mark);
 		assert_int_equal(mux_send(p.guest, b, "answer", 6), 0);
@@ -217,7 +224,8 @@ static void test_room(void **state)
 	/* Control frames always find room. */
 	for (size_t i = 0; i < ARRAY_LEN(ids); i++)
 		assert_int_equal(mux_end(p.host, ids[i]), 0);
-	assert_int_equal(mux_open(p.host, false, &extra), buf_len(mux_out(p.host)) >= MUX_OUT_MAX ? -EAGAIN : 0);
+	assert_int_equal(mux_open(p.host, false, &extra),
+			 buf_len(mux_out(p.host)) >= MUX_OUT_MAX ? -EAGAIN : 0);
 	exchange(&p, SIZE_MAX);
 	assert_int_equal(p.g.n_data, total);
 	assert_int_equal(p.g.end, 8);
@@ -299,7 +307,8 @@ static void test_cut_towards_guest(void **state)
 static void test_cut_in_reset(void **state)
 {
 	/* The zeros and the RESET themselves are cut, at every byte near their ends. */
-	for (size_t cut = 0; cut < MUX_FRAME_MAX + 60; cut += cut < 40 || cut >= MUX_FRAME_MAX - 40 ? 1 : 997) {
+	for (size_t cut = 0; cut < MUX_FRAME_MAX + 60;
+	     cut += cut < 40 || cut >= MUX_FRAME_MAX - 40 ? 1 : 997) {
 		struct pair p = { .host = mux_new(MUX_HOST), .guest = mux_new(MUX_GUEST) };
 
 		mux_start(p.host, &epoch);
@@ -312,7 +321,8 @@ static void test_cut_in_reset(void **state)
 static void test_cut_big_frame(void **state)
 {
 	static char big[MUX_PAYLOAD_MAX];
-	static const size_t cuts[] = { 1, 7, 8, 9, 100, 32767, 32768, 32775, 32776, 32777, 32778, 32779 };
+	static const size_t cuts[] = { 1,     7,     8,	    9,	   100,	  32767,
+				       32768, 32775, 32776, 32777, 32778, 32779 };
 
 	/* The payload holds whole RESET frames that must never be taken for one. */
 	for (size_t i = 0; i < ARRAY_LEN(cuts); i++) {
@@ -343,7 +353,10 @@ static void test_cut_towards_host(void **state)
 {
 	size_t cut = 0, whole;
 
-	/* The guest's bytes up to the cut are lost with the old bridge; the rest reaches the new one first. */
+	/*
+	 * The guest's bytes up to the cut are lost with the old bridge; the rest reaches the new
+	 * one first.
+	 */
 	do {
 		struct pair p;
 		struct buf rest;
@@ -399,7 +412,8 @@ static void test_drop(void **state)
 
 /* ---- a hostile guest: frames made by hand with the right tag ---- */
 
-static size_t frame(uint8_t *dst, uint8_t type, uint8_t flags, uint32_t stream, const void *p, size_t n, const uint8_t *tag)
+static size_t frame(uint8_t *dst, uint8_t type, uint8_t flags, uint32_t stream, const void *p,
+		    size_t n, const uint8_t *tag)
 {
 	dst[0] = type;
 	dst[1] = flags;
@@ -424,7 +438,8 @@ static void tag_of(struct mux *m, uint32_t stream, uint8_t tag[4])
 static void test_hostile_guest(void **state)
 {
 	static uint8_t payload[MUX_PAYLOAD_MAX], out[MUX_FRAME_MAX];
-	static const uint8_t credit_1[4] = { 1 }, credit_0[4] = { 0 }, credit_max[4] = { 255, 255, 255, 255 };
+	static const uint8_t credit_1[4] = { 1 }, credit_0[4] = { 0 },
+			     credit_max[4] = { 255, 255, 255, 255 };
 	const struct {
 		const char *what;
 		uint8_t type, flags;
@@ -465,7 +480,8 @@ static void test_hostile_guest(void **state)
 		if (cases[i].bad_tag)
 			tag[2] ^= 0x40;
 		for (unsigned k = 0; k < cases[i].times; k++) {
-			size_t n = frame(out, cases[i].type, cases[i].flags, cases[i].stream, cases[i].p, cases[i].n, tag);
+			size_t n = frame(out, cases[i].type, cases[i].flags, cases[i].stream,
+					 cases[i].p, cases[i].n, tag);
 
 			if (mux_error(p.host))
 				fail_msg("%s: broken too early", cases[i].what);
@@ -484,7 +500,10 @@ static void test_hostile_guest(void **state)
 	}
 }
 
-/* A guest that sends without end and reads nothing: the credit that it gets for it must not pile up for ever. */
+/*
+ * A guest that sends without end and reads nothing: the credit that it gets for it must not pile up
+ * for ever.
+ */
 static void test_guest_that_never_reads(void **state)
 {
 	static uint8_t payload[MUX_PAYLOAD_MAX], out[MUX_FRAME_MAX];
@@ -523,7 +542,10 @@ static void test_rules_in_guest(void **state)
 	tag_of(p.host, b, tag);
 	exchange(&p, SIZE_MAX);
 	for (int i = 0; i < 9; i++) {
-		assert_int_equal(mux_feed(p.guest, out, frame(out, TYPE_DATA, 0, a, payload, sizeof(payload), tag)), 0);
+		assert_int_equal(mux_feed(p.guest, out,
+					  frame(out, TYPE_DATA, 0, a, payload, sizeof(payload),
+						tag)),
+				 0);
 		drain(p.guest, &l, false);
 	}
 	assert_int_equal(l.rst, 1);
@@ -559,14 +581,20 @@ static void test_stream_limit(void **state)
 	exchange(&p, SIZE_MAX);
 	assert_int_equal(mux_open(p.host, false, &s), -ENOSPC);
 	tag_of(p.host, 1, tag);
-	assert_int_equal(mux_feed(p.guest, out, frame(out, TYPE_OPEN, 0, MUX_STREAMS_MAX + 1, NULL, 0, tag)), 0);
+	assert_int_equal(mux_feed(p.guest, out,
+				  frame(out, TYPE_OPEN, 0, MUX_STREAMS_MAX + 1, NULL, 0, tag)),
+			 0);
 	drain(p.guest, &l, true);
 	assert_int_equal(l.open, 0);
 	assert_int_equal(buf_data(mux_out(p.guest))[0], TYPE_RST);
 	assert_int_equal(mux_streams(p.guest), MUX_STREAMS_MAX);
-	/* A host that opens and resets for ever without reading: the guest stops taking input, its memory is bounded. */
+	/*
+	 * A host that opens and resets for ever without reading: the guest stops taking input, its
+	 * memory is bounded.
+	 */
 	for (uint32_t id = MUX_STREAMS_MAX + 2; mux_in_room(p.guest) >= sizeof(out); id++) {
-		assert_int_equal(mux_feed(p.guest, out, frame(out, TYPE_OPEN, 0, id, NULL, 0, tag)), 0);
+		assert_int_equal(mux_feed(p.guest, out, frame(out, TYPE_OPEN, 0, id, NULL, 0, tag)),
+				 0);
 		drain(p.guest, &l, true);
 	}
 	assert_true(buf_len(mux_out(p.guest)) >= MUX_CONTROL_MAX);
@@ -577,11 +605,18 @@ static void test_stream_limit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_session), cmocka_unit_test(test_credit), cmocka_unit_test(test_room),
-		cmocka_unit_test(test_cut_towards_guest), cmocka_unit_test(test_cut_in_reset),
-		cmocka_unit_test(test_cut_big_frame), cmocka_unit_test(test_cut_towards_host),
-		cmocka_unit_test(test_drop), cmocka_unit_test(test_hostile_guest),
-		cmocka_unit_test(test_guest_that_never_reads), cmocka_unit_test(test_rules_in_guest), cmocka_unit_test(test_stream_limit),
+		cmocka_unit_test(test_session),
+		cmocka_unit_test(test_credit),
+		cmocka_unit_test(test_room),
+		cmocka_unit_test(test_cut_towards_guest),
+		cmocka_unit_test(test_cut_in_reset),
+		cmocka_unit_test(test_cut_big_frame),
+		cmocka_unit_test(test_cut_towards_host),
+		cmocka_unit_test(test_drop),
+		cmocka_unit_test(test_hostile_guest),
+		cmocka_unit_test(test_guest_that_never_reads),
+		cmocka_unit_test(test_rules_in_guest),
+		cmocka_unit_test(test_stream_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

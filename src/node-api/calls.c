@@ -44,8 +44,8 @@ static void lifecycle_body(struct http_req *r, const char *body, size_t len, voi
 	if (e.num)
 		node_refuse(c, &e);
 	else
-		ipc_client_call(c->node->sbx, &sbx_ops[SBX_LIFECYCLE], c->req_id, &a, NULL, 0, c->node->conf.lifecycle_timeout_ms,
-				lifecycle_done, c);
+		ipc_client_call(c->node->sbx, &sbx_ops[SBX_LIFECYCLE], c->req_id, &a, NULL, 0,
+				c->node->conf.lifecycle_timeout_ms, lifecycle_done, c);
 	json_decref(a.spec);
 	explicit_bzero(a.capability, sizeof(a.capability));
 }
@@ -55,7 +55,8 @@ void node_lifecycle(struct node_call *c)
 	const char *kind = http_req_head(c->req)->target + strlen("/lifecycle/");
 	struct err e = { 0 };
 
-	if (!str_is(kind, 1, sizeof(c->kind) - 1, KIND_CHARS) || str_copy(c->kind, sizeof(c->kind), kind) < 0) {
+	if (!str_is(kind, 1, sizeof(c->kind) - 1, KIND_CHARS) ||
+	    str_copy(c->kind, sizeof(c->kind), kind) < 0) {
 		err_set(&e, -ENOENT, "There is no such life-cycle call.");
 		node_refuse(c, &e);
 		return;
@@ -85,12 +86,14 @@ static void bundle_body(struct http_req *r, const char *body, size_t len, void *
 	struct err e = { 0 };
 
 	if (len == 0 || len >= sizeof(a.text) || memchr(body, '\0', len)) {
-		err_set(&e, -EBADMSG, "The bundle is empty or longer than %zu bytes.", sizeof(a.text) - 1);
+		err_set(&e, -EBADMSG, "The bundle is empty or longer than %zu bytes.",
+			sizeof(a.text) - 1);
 		node_refuse(c, &e);
 		return;
 	}
 	memcpy(a.text, body, len);
-	ipc_client_call(c->node->sbx, &sbx_ops[SBX_BUNDLE], c->req_id, &a, NULL, 0, CALL_TIMEOUT_MS, bundle_done, c);
+	ipc_client_call(c->node->sbx, &sbx_ops[SBX_BUNDLE], c->req_id, &a, NULL, 0, CALL_TIMEOUT_MS,
+			bundle_done, c);
 }
 
 void node_bundle(struct node_call *c)
@@ -106,7 +109,8 @@ static void report_ask(struct node_call *c, uint64_t cursor)
 {
 	const struct sbx_report a = { .cursor = cursor };
 
-	ipc_client_call(c->node->sbx, &sbx_ops[SBX_REPORT], c->req_id, &a, NULL, 0, CALL_TIMEOUT_MS, report_page, c);
+	ipc_client_call(c->node->sbx, &sbx_ops[SBX_REPORT], c->req_id, &a, NULL, 0, CALL_TIMEOUT_MS,
+			report_page, c);
 }
 
 static void report_page(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
@@ -124,7 +128,9 @@ static void report_page(void *arg, const struct err *e, const void *rep, int *fd
 	if (a->next && ++c->pages < NODE_REPORT_PAGES_MAX)
 		report_ask(c, a->next);
 	else
-		node_answer_json(c, 200, json_pack("{s:O,s:O}", "node", c->report_node, "sandboxes", c->report_sandboxes));
+		node_answer_json(c, 200,
+				 json_pack("{s:O,s:O}", "node", c->report_node, "sandboxes",
+					   c->report_sandboxes));
 }
 
 void node_report(struct node_call *c)

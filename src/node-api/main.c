@@ -25,7 +25,8 @@ static int start(struct daemon_ctx *d, struct err *e)
 	char path[PATH_MAX], addr[PATH_MAX + 8];
 	struct node_conf nc = {
 		.sbx_uid = d->conf.users[CONF_USER_SBX],
-		.peers = { 0, d->conf.users[CONF_USER_API], d->conf.users[CONF_USER_CTL] }, .n_peers = 3,
+		.peers = { 0, d->conf.users[CONF_USER_API], d->conf.users[CONF_USER_CTL] },
+		.n_peers = 3,
 	};
 	int r = conf_path(&d->conf, s->sbx_path, CONF_RUN, "sbx-manager/sbx.sock");
 
@@ -53,7 +54,11 @@ static void stop(struct daemon_ctx *d)
 static const char *const syscalls[] = { NULL };     /* no more than every daemon needs */
 
 static const struct daemon_def def = {
-	.name = "node-api", .user = "space-node", .syscalls = syscalls, .start = start, .stop = stop,
+	.name = "node-api",
+	.user = "space-node",
+	.syscalls = syscalls,
+	.start = start,
+	.stop = stop,
 };
 
 int main(int argc, char **argv)

@@ -67,32 +67,43 @@ void node_refuse(struct node_call *c, const struct err *e)
 	int status = refusal_status(e, &refusal);
 	const struct http_field extra[] = {
 		{ "Space-Error", err_code(e) },
-		{ refusal ? "Space-Refusal" : status == 429 ? "Retry-After" : NULL, refusal ? refusal : "1" },
+		{ refusal	  ? "Space-Refusal"
+		  : status == 429 ? "Retry-After"
+				  : NULL,
+		  refusal ? refusal : "1" },
 		{ NULL, NULL },
 	};
-	json_t *body = json_pack("{s:i,s:s,s:s}", "num", e->num, "code", err_code(e), "message", e->text);
+	json_t *body =
+		json_pack("{s:i,s:s,s:s}", "num", e->num, "code", err_code(e), "message", e->text);
 	char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 
-	log_info("refused", F_REQ(c->req_id), F_STR("op", c->kind), F_INT("status", status), F_ERR(e));
-	http_req_answer(c->req, status, extra, "application/json", text ? text : "{}", text ? strlen(text) : 2);
+	log_info("refused", F_REQ(c->req_id), F_STR("op", c->kind), F_INT("status", status),
+		 F_ERR(e));
+	http_req_answer(c->req, status, extra, "application/json", text ? text : "{}",
+			text ? strlen(text) : 2);
 	free(text);
 	json_decref(body);
 }
 
 /* ---- requests ---- */
 
-static int take_fields(struct node_call *c, const struct http_head *h, const struct node_op *op, struct err *e)
+static int take_fields(struct node_call *c, const struct http_head *h, const struct node_op *op,
+		       struct err *e)
 {
-	const char *req_id = http_get(h, "Space-Request-Id"), *cap = http_get(h, "Space-Capability");
+	const char *req_id = http_get(h, "Space-Request-Id"),
+		   *cap = http_get(h, "Space-Capability");
 
-	if (http_count(h, "Space-Request-Id") > 1 || http_count(h, "Space-Capability") > 1 || http_count(h, "Space-Op") > 1)
+	if (http_count(h, "Space-Request-Id") > 1 || http_count(h, "Space-Capability") > 1 ||
+	    http_count(h, "Space-Op") > 1)
 		return err_set(e, -EBADMSG, "A Space- field stands twice.");
-	if (req_id && (!str_is(req_id, 1, IPC_REQ_ID_MAX, TOKEN_CHARS) || str_copy(c->req_id, sizeof(c->req_id), req_id) < 0))
+	if (req_id && (!str_is(req_id, 1, IPC_REQ_ID_MAX, TOKEN_CHARS) ||
+		       str_copy(c->req_id, sizeof(c->req_id), req_id) < 0))
 		return err_set(e, -EBADMSG, "Space-Request-Id is malformed.");
 	if (!op->capability)
 		return 0;
 	if (!cap || str_copy(c->capability, sizeof(c->capability), cap) < 0)
-		return err_set_code(e, -EACCES, "refusal-deny", "The request carries no capability.");
+		return err_set_code(e, -EACCES, "refusal-deny",
+				    "The request carries no capability.");
 	return 0;
 }
 
@@ -105,7 +116,8 @@ static const struct node_op *op_of(const struct http_head *h, struct err *e)
 
 		if (!str_eq(name, op->name))
 			continue;
-		if ((op->method && !str_eq(op->method, h->method)) || (op->path && !str_starts(h->target, op->path))) {
+		if ((op->method && !str_eq(op->method, h->method)) ||
+		    (op->path && !str_starts(h->target, op->path))) {
 			err_set(e, -ENOENT, "There is no such call.");
 			return NULL;
 		}
@@ -170,8 +182,13 @@ struct node *node_new(struct loop *l, const struct node_conf *conf)
 {
 	struct node *n = x_alloc(sizeof(*n));
 	const struct http_server_conf sc = {
-		.head_timeout_ms = SERVER_HEAD_TIMEOUT_MS, .idle_timeout_ms = SERVER_IDLE_TIMEOUT_MS, .max_conns = NODE_CONNS_MAX,
-		.max_body = NODE_BODY_MAX, .handle = node_handle, .end = node_req_end, .arg = n,
+		.head_timeout_ms = SERVER_HEAD_TIMEOUT_MS,
+		.idle_timeout_ms = SERVER_IDLE_TIMEOUT_MS,
+		.max_conns = NODE_CONNS_MAX,
+		.max_body = NODE_BODY_MAX,
+		.handle = node_handle,
+		.end = node_req_end,
+		.arg = n,
 	};
 
 	n->loop = l;
@@ -216,6 +233,7 @@ void node_accept(struct node *n, int fd)
 				return;
 			}
 	if (log_limit_ok(&limit, 10))
-		log_warn("connection refused: this user may not speak to the node", F_INT("uid", peer.uid), F_INT("pid", peer.pid));
+		log_warn("connection refused: this user may not speak to the node",
+			 F_INT("uid", peer.uid), F_INT("pid", peer.pid));
 	fd_close(fd);
 }

@@ -1,13 +1,16 @@
 /*
- * node-api: the node's only listener for the control plane. HTTP/1.1 in, sbx-manager behind. It holds no key and no
- * record: it asks sbx-manager to admit each request, gets the stream to the bridge as a descriptor, and relays.
+ * node-api: the node's only listener for the control plane. HTTP/1.1 in, sbx-manager behind. It
+ * holds no key and no record: it asks sbx-manager to admit each request, gets the stream to the
+ * bridge as a descriptor, and relays.
  *
- * Requests carry Space-Op: forward | lifecycle | bundle | report (the table in node.c), Space-Request-Id, and, for the
- * first two, Space-Capability. What node-api itself answers with an error has Space-Error: <code>, a refused capability
- * 421 with Space-Refusal: refresh-route | deny (R-3). A guest cannot say either: Space-* is taken out of its answers.
+ * Requests carry Space-Op: forward | lifecycle | bundle | report (the table in node.c),
+ * Space-Request-Id, and, for the first two, Space-Capability. What node-api itself answers with an
+ * error has Space-Error: <code>, a refused capability 421 with Space-Refusal: refresh-route | deny
+ * (R-3). A guest cannot say either: Space-* is taken out of its answers.
  *
- * Leases (T-1): a stream is shut before it is closed, since sbx-manager holds a duplicate; then its end is reported. The
- * event "revoked" throws away what is buffered and cuts the client side: never a clean end.
+ * Leases (T-1): a stream is shut before it is closed, since sbx-manager holds a duplicate; then its
+ * end is reported. The event "revoked" throws away what is buffered and cuts the client side: never
+ * a clean end.
  */
 #ifndef NODE_API_NODE_H
 #define NODE_API_NODE_H

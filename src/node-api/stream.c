@@ -1,10 +1,12 @@
 /*
- * Space-Op: forward. The route table says what the request needs; sbx-manager admits it and hands over the stream to the
- * bridge; forward (http/forward.h) relays one message over it. A stream carries this one request and is closed.
+ * Space-Op: forward. The route table says what the request needs; sbx-manager admits it and hands
+ * over the stream to the bridge; forward (http/forward.h) relays one message over it. A stream
+ * carries this one request and is closed.
  *
- * A stream is in node->streams from its admission to the end of its forward, so that "revoked" finds it. The event can
- * come at any time after the answer to the admission, and that answer is handled in the turn in which it arrived: there
- * is no moment in which a granted stream is not in the list.
+ * A stream is in node->streams from its admission to the end of its forward, so that "revoked"
+ * finds it. The event can come at any time after the answer to the admission, and that answer is
+ * handled in the turn in which it arrived: there is no moment in which a granted stream is not in
+ * the list.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -38,7 +40,10 @@ struct stream {
 
 static void lease_ended(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
-	/* Nothing to do: sbx-manager sees the socket's end too, and asks the bridge after a restart. */
+	/*
+	 * Nothing to do: sbx-manager sees the socket's end too, and asks the bridge after a
+	 * restart.
+	 */
 }
 
 static void lease_end(struct node *n, uint64_t lease, const char *req_id)
@@ -46,7 +51,8 @@ static void lease_end(struct node *n, uint64_t lease, const char *req_id)
 	const struct sbx_lease a = { .lease = lease };
 
 	if (n->sbx)
-		ipc_client_call(n->sbx, &sbx_ops[SBX_LEASE_END], req_id, &a, NULL, 0, LEASE_END_TIMEOUT_MS, lease_ended, NULL);
+		ipc_client_call(n->sbx, &sbx_ops[SBX_LEASE_END], req_id, &a, NULL, 0,
+				LEASE_END_TIMEOUT_MS, lease_ended, NULL);
 }
 
 /* ---- heads ---- */
@@ -61,7 +67,8 @@ static bool skip_request_field(const char *name, void *arg)
 	return strncasecmp(name, "Space-", 6) == 0;
 }
 
-static int put_guest_head(struct buf *b, const struct http_head *h, const char *token, const char *req_id)
+static int put_guest_head(struct buf *b, const struct http_head *h, const char *token,
+			  const char *req_id)
 {
 	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
 	int r = http_put_request(b, h->method, h->target);
@@ -86,7 +93,8 @@ static bool skip_answer_field(const char *name, void *arg)
 	return strncasecmp(name, "Space-", 6) == 0;
 }
 
-static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out, void *arg)
+static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out,
+				 void *arg)
 {
 	http_put_status(out, h->status);
 	http_put_forward(out, h, skip_answer_field, NULL);
@@ -108,18 +116,25 @@ static void on_released(struct forward *f, struct conn *idle, void *arg)
 
 static void on_failed(struct forward *f, enum forward_why why, void *arg)
 {
-	static const struct { int status; const char *code, *message; } answers[FORWARD_WHY_COUNT] = {
-		[FORWARD_UPSTREAM_GONE] = { 502, "guest-lost", "The connection to the guest ended without an answer." },
-		[FORWARD_UPSTREAM_BAD] = { 502, "guest-protocol", "The guest's answer is not valid HTTP." },
+	static const struct {
+		int status;
+		const char *code, *message;
+	} answers[FORWARD_WHY_COUNT] = {
+		[FORWARD_UPSTREAM_GONE] = { 502, "guest-lost",
+					    "The connection to the guest ended without an answer." },
+		[FORWARD_UPSTREAM_BAD] = { 502, "guest-protocol",
+					   "The guest's answer is not valid HTTP." },
 		[FORWARD_TIMEOUT] = { 504, "guest-timeout", "The guest did not answer in time." },
-		[FORWARD_BODY_BAD] = { 400, "malformed", "The framing of the request's body is malformed." },
-		[FORWARD_BODY_STALLED] = { 408, "timeout", "The request's body did not arrive in time." },
+		[FORWARD_BODY_BAD] = { 400, "malformed",
+				       "The framing of the request's body is malformed." },
+		[FORWARD_BODY_STALLED] = { 408, "timeout",
+					   "The request's body did not arrive in time." },
 	};
 	const struct http_field extra[] = { { "Space-Error", answers[why].code }, { NULL, NULL } };
 	char body[256];
 
-	str_format(body, sizeof(body), "{\"num\":%d,\"code\":\"%s\",\"message\":\"%s\"}", -EPROTO, answers[why].code,
-		   answers[why].message);
+	str_format(body, sizeof(body), "{\"num\":%d,\"code\":\"%s\",\"message\":\"%s\"}", -EPROTO,
+		   answers[why].code, answers[why].message);
 	forward_reply(f, answers[why].status, extra, "application/json", body, strlen(body));
 }
 
@@ -130,10 +145,12 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	const struct http_head *h = forward_req(f);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
 
-	log_info("request", F_REQ(s->req_id), F_STR("sandbox", s->sandbox), F_UINT("generation", s->generation),
-		 F_UINT("lease", s->lease), F_STR("method", h->method), F_STR("path", path), F_INT("status", end->status),
-		 F_STR("end", forward_why_names[end->why]), F_UINT("in", end->in_bytes), F_UINT("out", end->out_bytes),
-		 F_INT("admit_ms", s->admitted_ms - s->start_ms), F_INT("ms", clock_mono_ms() - s->start_ms));
+	log_info("request", F_REQ(s->req_id), F_STR("sandbox", s->sandbox),
+		 F_UINT("generation", s->generation), F_UINT("lease", s->lease),
+		 F_STR("method", h->method), F_STR("path", path), F_INT("status", end->status),
+		 F_STR("end", forward_why_names[end->why]), F_UINT("in", end->in_bytes),
+		 F_UINT("out", end->out_bytes), F_INT("admit_ms", s->admitted_ms - s->start_ms),
+		 F_INT("ms", clock_mono_ms() - s->start_ms));
 	if (end->client)
 		http_server_return(n->http, end->client);
 	list_del(&s->node);
@@ -150,9 +167,15 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	struct node *n = c->node;
 	struct stream *s = x_alloc(sizeof(*s));
 	const struct forward_conf fc = {
-		.loop = n->loop, .rechunk = true, .head_timeout_ms = n->conf.head_timeout_ms,
-		.stall_timeout_ms = n->conf.stall_timeout_ms, .head = on_head, .released = on_released, .failed = on_failed,
-		.end = on_end, .arg = s,
+		.loop = n->loop,
+		.rechunk = true,
+		.head_timeout_ms = n->conf.head_timeout_ms,
+		.stall_timeout_ms = n->conf.stall_timeout_ms,
+		.head = on_head,
+		.released = on_released,
+		.failed = on_failed,
+		.end = on_end,
+		.arg = s,
 	};
 	struct http_head h;
 	struct conn *client, *up;
@@ -190,8 +213,9 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 }
 
 /*
- * An admission that is waited for. The answer may come after the client was told that it took too long; the lease that it
- * brings is held here by then, so it must be ended here. So the call itself has no limit that counts.
+ * An admission that is waited for. The answer may come after the client was told that it took too
+ * long; the lease that it brings is held here by then, so it must be ended here. So the call itself
+ * has no limit that counts.
  */
 struct admission {
 	struct node *node;
@@ -210,9 +234,11 @@ static void admission_overdue(struct loop_timer *t)
 	node_refuse(c, &e);
 }
 
-static void admission_late(struct admission *a, const struct sbx_admit_rep *rep, int *fds, size_t n_fds)
+static void admission_late(struct admission *a, const struct sbx_admit_rep *rep, int *fds,
+			   size_t n_fds)
 {
-	log_warn("a request was admitted too late", F_REQ(a->req_id), F_STR("sandbox", rep->sandbox), F_UINT("lease", rep->lease));
+	log_warn("a request was admitted too late", F_REQ(a->req_id),
+		 F_STR("sandbox", rep->sandbox), F_UINT("lease", rep->lease));
 	for (size_t i = 0; i < n_fds; i++) {
 		shutdown(fds[i], SHUT_RDWR);
 		fd_close(fds[i]);
@@ -254,8 +280,10 @@ static void admission_begin(struct node_call *c, const struct sbx_admit *q)
 	a->node = c->node;
 	a->c = c;
 	str_copy(a->req_id, sizeof(a->req_id), c->req_id);
-	loop_timer_set(a->node->loop, &a->timer, a->node->conf.admit_timeout_ms, admission_overdue, a);
-	ipc_client_call(a->node->sbx, &sbx_ops[SBX_ADMIT], a->req_id, q, NULL, 0, ADMISSION_FORGET_MS, admitted, a);
+	loop_timer_set(a->node->loop, &a->timer, a->node->conf.admit_timeout_ms, admission_overdue,
+		       a);
+	ipc_client_call(a->node->sbx, &sbx_ops[SBX_ADMIT], a->req_id, q, NULL, 0,
+			ADMISSION_FORGET_MS, admitted, a);
 }
 
 void node_forward(struct node_call *c)

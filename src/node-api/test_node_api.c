@@ -1,4 +1,7 @@
-/* node-api against a real IPC server in sbx-manager's place; the test is space-api on one side and the bridge on the other. */
+/*
+ * node-api against a real IPC server in sbx-manager's place; the test is space-api on one side and
+ * the bridge on the other.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -114,7 +117,8 @@ static void do_report(struct ipc_call *call, const void *req, int *fds, size_t n
 {
 	struct rig *g = arg;
 	const struct sbx_report *a = req;
-	struct sbx_report_rep rep = { .node = json_pack("{s:i}", "bundle", 3), .next = a->cursor < 2 ? a->cursor + 1 : 0 };
+	struct sbx_report_rep rep = { .node = json_pack("{s:i}", "bundle", 3),
+				      .next = a->cursor < 2 ? a->cursor + 1 : 0 };
 
 	g->pages++;
 	rep.sandboxes = json_pack("[{s:I}]", "generation", (json_int_t)a->cursor);
@@ -124,8 +128,9 @@ static void do_report(struct ipc_call *call, const void *req, int *fds, size_t n
 }
 
 static const struct ipc_handler handlers[] = {
-	{ &sbx_ops[SBX_ADMIT], do_admit }, { &sbx_ops[SBX_LEASE_END], do_lease_end }, { &sbx_ops[SBX_LIFECYCLE], do_lifecycle },
-	{ &sbx_ops[SBX_BUNDLE], do_bundle }, { &sbx_ops[SBX_REPORT], do_report }, { NULL, NULL },
+	{ &sbx_ops[SBX_ADMIT], do_admit },	   { &sbx_ops[SBX_LEASE_END], do_lease_end },
+	{ &sbx_ops[SBX_LIFECYCLE], do_lifecycle }, { &sbx_ops[SBX_BUNDLE], do_bundle },
+	{ &sbx_ops[SBX_REPORT], do_report },	   { NULL, NULL },
 };
 
 static void connect_client(struct rig *g)
@@ -145,8 +150,12 @@ static int setup(void **state)
 {
 	struct rig *g = x_alloc(sizeof(*g));
 	static uid_t uids[1];
-	struct ipc_server_conf sc = { .handlers = handlers, .uids = uids, .n_uids = 1, .max_peers = 4, .arg = g };
-	struct node_conf nc = { .sbx_uid = getuid(), .peers = { getuid() }, .n_peers = 1, .head_timeout_ms = 5000 };
+	struct ipc_server_conf sc = {
+		.handlers = handlers, .uids = uids, .n_uids = 1, .max_peers = 4, .arg = g
+	};
+	struct node_conf nc = {
+		.sbx_uid = getuid(), .peers = { getuid() }, .n_peers = 1, .head_timeout_ms = 5000
+	};
 	int fd;
 
 	uids[0] = getuid();
@@ -206,14 +215,16 @@ static void turn(struct rig *g)
 	collect(g->bridge, &g->guest, &g->bridge_eof);
 }
 
-#define WAIT(g, cond) do { \
-	int64_t until_ = clock_mono_ms() + WAIT_MS; \
-	while (!(cond)) { \
-		turn(g); \
-		if (clock_mono_ms() > until_) \
-			fail_msg("waited in vain for: %s; client has \"%.*s\"", #cond, (int)buf_len(&(g)->in), buf_data(&(g)->in)); \
-	} \
-} while (0)
+#define WAIT(g, cond)                                                                              \
+	do {                                                                                       \
+		int64_t until_ = clock_mono_ms() + WAIT_MS;                                        \
+		while (!(cond)) {                                                                  \
+			turn(g);                                                                   \
+			if (clock_mono_ms() > until_)                                              \
+				fail_msg("waited in vain for: %s; client has \"%.*s\"", #cond,     \
+					 (int)buf_len(&(g)->in), buf_data(&(g)->in));              \
+		}                                                                                  \
+	} while (0)
 
 /* noipa: gcc 12 takes the one byte that stands for an empty buffer for all there is. */
 static __attribute__((noipa)) bool has(struct buf *b, const char *want)
@@ -226,10 +237,12 @@ static void put(int fd, const char *s)
 	assert_int_equal(fd_write_all(fd, s, strlen(s), WAIT_MS), 0);
 }
 
-static void ask(struct rig *g, const char *op, const char *line, const char *fields, const char *body)
+static void ask(struct rig *g, const char *op, const char *line, const char *fields,
+		const char *body)
 {
-	autofree char *msg = x_asprintf("%s HTTP/1.1\r\nHost: h\r\nSpace-Op: %s\r\nSpace-Request-Id: req-1\r\n%s\r\n%s", line, op, fields,
-					body);
+	autofree char *msg = x_asprintf(
+		"%s HTTP/1.1\r\nHost: h\r\nSpace-Op: %s\r\nSpace-Request-Id: req-1\r\n%s\r\n%s",
+		line, op, fields, body);
 
 	buf_clear(&g->in);
 	put(g->client, msg);
@@ -242,7 +255,9 @@ static void test_forward(void **state)
 	struct rig *g = *state;
 
 	ask(g, "forward", "POST /process.Process/Start?x=1",
-	    CAP "X-Keep: yes\r\nx-access-token: stolen\r\nSPACE-evil: 1\r\nX-Request-Id: fake\r\nContent-Length: 4\r\n", "body");
+	    CAP
+	    "X-Keep: yes\r\nx-access-token: stolen\r\nSPACE-evil: 1\r\nX-Request-Id: fake\r\nContent-Length: 4\r\n",
+	    "body");
 	WAIT(g, has(&g->guest, "\r\n\r\nbody"));
 	assert_string_equal(g->last.capability, "cap-text");
 	assert_string_equal(g->last.purpose, "control");
@@ -256,8 +271,9 @@ static void test_forward(void **state)
 	assert_false(has(&g->guest, "evil"));
 	assert_false(has(&g->guest, "fake"));
 	assert_false(has(&g->guest, "cap-text"));
-	put(g->bridge, "HTTP/1.1 200 OK\r\nSPACE-REFUSAL: deny\r\nspace-error: x\r\nX-Mine: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
-		       "2\r\nok\r\n0\r\nSpace-Refusal: deny\r\n\r\n");
+	put(g->bridge,
+	    "HTTP/1.1 200 OK\r\nSPACE-REFUSAL: deny\r\nspace-error: x\r\nX-Mine: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
+	    "2\r\nok\r\n0\r\nSpace-Refusal: deny\r\n\r\n");
 	WAIT(g, g->lease_ends == 1 && has(&g->in, "0\r\n\r\n"));
 	assert_int_equal(g->ended_lease, 1);
 	assert_true(has(&g->in, "X-Mine: 1\r\n"));
@@ -265,7 +281,10 @@ static void test_forward(void **state)
 	assert_false(has(&g->in, "PACE-"));
 	WAIT(g, g->bridge_eof);
 
-	/* the connection is kept, the next request is admitted anew and read access is enough for it */
+	/*
+	 * the connection is kept, the next request is admitted anew and read access is enough for
+	 * it
+	 */
 	ask(g, "forward", "GET /files?path=a", CAP, "");
 	WAIT(g, g->admits == 2 && has(&g->guest, "GET /files?path=a"));
 	assert_string_equal(g->last.access, "read");
@@ -276,11 +295,14 @@ static void test_forward(void **state)
 
 static void test_refusals(void **state)
 {
-	static const struct { int num; const char *code, *want, *also; } rows[] = {
-		{ -EACCES, "refusal-refresh-route", "HTTP/1.1 421 ", "Space-Refusal: refresh-route\r\n" },
+	static const struct { int num; const char *code, *want, *also;
+	} rows[] = {
+		{ -EACCES, "refusal-refresh-route", "HTTP/1.1 421 ",
+		  "Space-Refusal: refresh-route\r\n" },
 		{ -EACCES, "refusal-deny", "HTTP/1.1 421 ", "Space-Refusal: deny\r\n" },
 		{ -EAGAIN, "limit", "HTTP/1.1 429 ", "Retry-After: 1\r\n" },
-		{ -ESTALE, "stale-generation", "HTTP/1.1 409 ", "Space-Error: stale-generation\r\n" },
+		{ -ESTALE, "stale-generation", "HTTP/1.1 409 ",
+		  "Space-Error: stale-generation\r\n" },
 		{ -ENOSPC, "", "HTTP/1.1 507 ", "Space-Error: no-space\r\n" },
 	};
 	struct rig *g = *state;
@@ -300,8 +322,9 @@ static void test_refusals(void **state)
 
 static void test_misuse(void **state)
 {
-	static const struct { const char *op, *line, *fields, *want; } rows[] = {
-		{ "forward", "GET /health", "", "HTTP/1.1 421 " },                 /* no capability */
+	static const struct { const char *op, *line, *fields, *want;
+	} rows[] = {
+		{ "forward", "GET /health", "", "HTTP/1.1 421 " }, /* no capability */
 		{ "forward", "POST /init", CAP, "HTTP/1.1 404 " },
 		{ "forward", "GET /%69nit", CAP, "HTTP/1.1 404 " },
 		{ "forward", "GET /health", CAP CAP, "HTTP/1.1 400 " },
@@ -309,14 +332,16 @@ static void test_misuse(void **state)
 		{ "lifecycle", "GET /lifecycle/stop", CAP, "HTTP/1.1 404 " },
 		{ "lifecycle", "POST /lifecycle/../x", CAP, "HTTP/1.1 404 " },
 		{ "lifecycle", "POST /lifecycle/stop", "", "HTTP/1.1 421 " },
-		{ "lifecycle", "POST /lifecycle/stop", CAP "Content-Length: 2\r\n", "HTTP/1.1 400 " },
+		{ "lifecycle", "POST /lifecycle/stop", CAP "Content-Length: 2\r\n",
+		  "HTTP/1.1 400 " },
 		{ "bundle", "PUT /bundle", "", "HTTP/1.1 400 " },
 		{ "report", "POST /report", "", "HTTP/1.1 404 " },
 	};
 	struct rig *g = *state;
 
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		ask(g, rows[i].op, rows[i].line, rows[i].fields, strstr(rows[i].fields, "Length") ? "[]" : "");
+		ask(g, rows[i].op, rows[i].line, rows[i].fields,
+		    strstr(rows[i].fields, "Length") ? "[]" : "");
 		WAIT(g, buf_len(&g->in) > 12);
 		if (!has(&g->in, rows[i].want))
 			fail_msg("row %zu: %.*s", i, (int)buf_len(&g->in), buf_data(&g->in));
@@ -330,11 +355,13 @@ static void test_calls(void **state)
 {
 	struct rig *g = *state;
 
-	ask(g, "lifecycle", "POST /lifecycle/create", CAP "Content-Length: 20\r\n", "{\"template\":\"base-1\"}" + 0);
+	ask(g, "lifecycle", "POST /lifecycle/create", CAP "Content-Length: 20\r\n",
+	    "{\"template\":\"base-1\"}" + 0);
 	WAIT(g, buf_len(&g->in) > 0);
 	assert_true(has(&g->in, "400 Bad Request"));         /* the length cuts the JSON */
 	connect_client(g);
-	ask(g, "lifecycle", "POST /lifecycle/create", CAP "Content-Length: 21\r\n", "{\"template\":\"base-1\"}");
+	ask(g, "lifecycle", "POST /lifecycle/create", CAP "Content-Length: 21\r\n",
+	    "{\"template\":\"base-1\"}");
 	WAIT(g, has(&g->in, "{\"state\":\"running\"}"));
 	assert_string_equal(g->last_cycle.kind, "create");
 	assert_string_equal(g->last_cycle.capability, "cap-text");
@@ -344,11 +371,16 @@ static void test_calls(void **state)
 	ask(g, "bundle", "PUT /bundle", "Content-Length: 3\r\n", "old");
 	WAIT(g, has(&g->in, "HTTP/1.1 409 "));
 	ask(g, "report", "GET /report", "", "");
-	WAIT(g, has(&g->in, "{\"node\":{\"bundle\":3},\"sandboxes\":[{\"generation\":0},{\"generation\":1},{\"generation\":2}]}"));
+	WAIT(g,
+	     has(&g->in,
+		 "{\"node\":{\"bundle\":3},\"sandboxes\":[{\"generation\":0},{\"generation\":1},{\"generation\":2}]}"));
 	assert_int_equal(g->pages, 3);
 }
 
-/* Full queues in both directions, then the lease is revoked: nothing more arrives, and the client sees a cut. */
+/*
+ * Full queues in both directions, then the lease is revoked: nothing more arrives, and the client
+ * sees a cut.
+ */
 static void test_revoked(void **state)
 {
 	struct rig *g = *state;
@@ -408,9 +440,13 @@ static void test_client_leaves(void **state)
 
 static void test_guest_breaks(void **state)
 {
-	static const struct { const char *answer, *code; } rows[] = {
-		{ "", "guest-lost" }, { "HTTP/1.1 200 O", "guest-lost" }, { "garbage\r\n\r\n", "guest-protocol" },
-		{ "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "guest-protocol" },
+	static const struct { const char *answer, *code;
+	} rows[] = {
+		{ "", "guest-lost" },
+		{ "HTTP/1.1 200 O", "guest-lost" },
+		{ "garbage\r\n\r\n", "guest-protocol" },
+		{ "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+		  "guest-protocol" },
 	};
 	struct rig *g = *state;
 
@@ -461,12 +497,17 @@ static void test_admitted_late(void **state)
 	WAIT(g, has(&g->guest, "GET /health"));
 }
 
-/* sbx-manager dies: what waits for it is answered, and the next request works after it has come back. */
+/*
+ * sbx-manager dies: what waits for it is answered, and the next request works after it has come
+ * back.
+ */
 static void test_sbx_restarts(void **state)
 {
 	struct rig *g = *state;
 	static uid_t uids[1];
-	struct ipc_server_conf sc = { .handlers = handlers, .uids = uids, .n_uids = 1, .max_peers = 4, .arg = g };
+	struct ipc_server_conf sc = {
+		.handlers = handlers, .uids = uids, .n_uids = 1, .max_peers = 4, .arg = g
+	};
 
 	uids[0] = getuid();
 	g->hold = true;
@@ -487,8 +528,10 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_forward), T(test_refusals), T(test_misuse), T(test_calls), T(test_revoked), T(test_client_leaves),
-		T(test_guest_breaks), T(test_admitted_late), T(test_stranger), T(test_sbx_restarts),
+		T(test_forward),      T(test_refusals),	     T(test_misuse),
+		T(test_calls),	      T(test_revoked),	     T(test_client_leaves),
+		T(test_guest_breaks), T(test_admitted_late), T(test_stranger),
+		T(test_sbx_restarts),
 	};
 
 	log_open("test", "test");

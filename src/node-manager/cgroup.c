@@ -25,7 +25,10 @@ enum cgroup_controller { CG_MEMORY, CG_CPU, CG_PIDS, CG_FREEZER, CG_CONTROLLER_C
 static const char *const controller_names[] = { "memory", "cpu", "pids", "freezer" };
 _Static_assert(ARRAY_LEN(controller_names) == CG_CONTROLLER_COUNT, "every controller has a name");
 
-/* In the order in which they are written: memory.memsw.limit_in_bytes may not be below memory.limit_in_bytes. */
+/*
+ * In the order in which they are written: memory.memsw.limit_in_bytes may not be below
+ * memory.limit_in_bytes.
+ */
 static const struct cgroup_limit {
 	enum cgroup_controller controller;
 	const char *v1, *v2;             /* file; NULL = there is none */
@@ -49,7 +52,8 @@ static unsigned controllers_of(const char *list, const char *separators)
 	unsigned mask = 0;
 	char *save = NULL;
 
-	for (char *w = strtok_r(copy, separators, &save); w; w = strtok_r(NULL, separators, &save)) {
+	for (char *w = strtok_r(copy, separators, &save); w;
+	     w = strtok_r(NULL, separators, &save)) {
 		for (int i = 0; i < CG_CONTROLLER_COUNT; i++) {
 			if (str_eq(w, controller_names[i]))
 				mask |= 1u << i;
@@ -63,10 +67,13 @@ static unsigned v2_controllers(const char *path)
 	autofree char *file = x_asprintf("%s/cgroup.controllers", path);
 	autofree char *text = NULL;
 
-	return fd_read_file(AT_FDCWD, file, 4096, &text, NULL) < 0 ? 0 : controllers_of(text, " \n");
+	return fd_read_file(AT_FDCWD, file, 4096, &text, NULL) < 0 ? 0
+								   : controllers_of(text, " \n");
 }
 
-/* A line of mountinfo (proc(5)): ... ROOT MOUNTPOINT OPTIONS [FIELDS] - TYPE SOURCE SUPER-OPTIONS. */
+/*
+ * A line of mountinfo (proc(5)): ... ROOT MOUNTPOINT OPTIONS [FIELDS] - TYPE SOURCE SUPER-OPTIONS.
+ */
 static void take_mount(struct cgroup_set *s, char *line)
 {
 	char *tail = strstr(line, " - "), *save = NULL, *word[5], *type, *super;
@@ -84,7 +91,8 @@ static void take_mount(struct cgroup_set *s, char *line)
 	strtok_r(NULL, " ", &save);
 	super = strtok_r(NULL, " ", &save);
 	h.v2 = str_eq(type, "cgroup2");
-	if (!super || (!h.v2 && !str_eq(type, "cgroup")) || str_copy(h.path, sizeof(h.path), word[4]) < 0)
+	if (!super || (!h.v2 && !str_eq(type, "cgroup")) ||
+	    str_copy(h.path, sizeof(h.path), word[4]) < 0)
 		return;
 	h.controllers = h.v2 ? v2_controllers(h.path) : controllers_of(super, ",");
 	/* Version 2 is kept without controllers too: cgroup.kill ends a group without a race. */
@@ -107,8 +115,12 @@ static void hand_down(const char *path, unsigned controllers)
 		char word[32];
 
 		str_format(word, sizeof(word), "+%s", controller_names[i]);
-		/* Freezing is no controller in version 2. One that cannot be had shows when its limit is written. */
-		if ((controllers & (1u << i)) && i != CG_FREEZER && write(fd, word, strlen(word)) < 0)
+		/*
+		 * Freezing is no controller in version 2. One that cannot be had shows when its
+		 * limit is written.
+		 */
+		if ((controllers & (1u << i)) && i != CG_FREEZER &&
+		    write(fd, word, strlen(word)) < 0)
 			continue;
 	}
 }
@@ -147,8 +159,9 @@ int cgroup_open(struct cgroup_set *s, const char *root, struct err *e)
 	}
 	if ((all & (1u << CG_MEMORY)) && (all & (1u << CG_PIDS)))
 		return 0;
-	return err_set(e, -ENOTSUP, "the cgroup controllers memory and pids are needed and not mounted; "
-				    "mount cgroup2 at /sys/fs/cgroup");
+	return err_set(e, -ENOTSUP,
+		       "the cgroup controllers memory and pids are needed and not mounted; "
+		       "mount cgroup2 at /sys/fs/cgroup");
 }
 
 void cgroup_close(const struct cgroup_set *s)
@@ -162,7 +175,8 @@ void cgroup_close(const struct cgroup_set *s)
 
 /* ---- Making ---- */
 
-static void limit_text(char dst[64], const struct cgroup_limit *l, bool v2, uint64_t bytes, unsigned pids, unsigned cpus)
+static void limit_text(char dst[64], const struct cgroup_limit *l, bool v2, uint64_t bytes,
+		       unsigned pids, unsigned cpus)
 {
 	switch (l->what) {
 	case LIMIT_MEMORY:
@@ -182,7 +196,8 @@ static void limit_text(char dst[64], const struct cgroup_limit *l, bool v2, uint
 	}
 }
 
-static int write_limit(const char *dir, const char *file, const char *text, bool optional, struct err *e)
+static int write_limit(const char *dir, const char *file, const char *text, bool optional,
+		       struct err *e)
 {
 	autofree char *path = x_asprintf("%s/%s", dir, file);
 	autoclose int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -194,10 +209,11 @@ static int write_limit(const char *dir, const char *file, const char *text, bool
 	return err_errno(e, -errno, "the limit %s cannot be set to %s", path, text);
 }
 
-static int set_limits(const struct cgroup_hierarchy *h, const char *dir, enum cgroup_leaf leaf, uint32_t memory_mib,
-		      uint32_t vcpus, struct err *e)
+static int set_limits(const struct cgroup_hierarchy *h, const char *dir, enum cgroup_leaf leaf,
+		      uint32_t memory_mib, uint32_t vcpus, struct err *e)
 {
-	uint64_t mib = leaf == CGROUP_VMM ? memory_mib + CGROUP_VMM_OVERHEAD_MIB : CGROUP_BRIDGE_MIB;
+	uint64_t mib =
+		leaf == CGROUP_VMM ? memory_mib + CGROUP_VMM_OVERHEAD_MIB : CGROUP_BRIDGE_MIB;
 	unsigned pids = leaf == CGROUP_VMM ? CGROUP_VMM_PIDS : CGROUP_BRIDGE_PIDS;
 	unsigned cpus = leaf == CGROUP_VMM ? vcpus + 1 : 1;      /* QEMU's main thread has work of its own */
 
@@ -217,7 +233,8 @@ static int set_limits(const struct cgroup_hierarchy *h, const char *dir, enum cg
 	return 0;
 }
 
-int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mib, uint32_t vcpus, struct err *e)
+int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mib, uint32_t vcpus,
+		struct err *e)
 {
 	int r = 0;
 
@@ -230,7 +247,8 @@ int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mi
 
 			r = make_dir(&s->h[i], sub, false, e);
 			if (r == 0)
-				r = set_limits(&s->h[i], sub, (enum cgroup_leaf)leaf, memory_mib, vcpus, e);
+				r = set_limits(&s->h[i], sub, (enum cgroup_leaf)leaf, memory_mib,
+					       vcpus, e);
 		}
 	}
 	return r;
@@ -239,8 +257,8 @@ int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mi
 int cgroup_enter(const struct cgroup_set *s, const char *name, enum cgroup_leaf leaf, struct err *e)
 {
 	for (unsigned i = 0; i < s->n; i++) {
-		autofree char *file = x_asprintf("%s/%s/%s/%s/cgroup.procs", s->h[i].path, s->root, name,
-						 cgroup_leaf_names[leaf]);
+		autofree char *file = x_asprintf("%s/%s/%s/%s/cgroup.procs", s->h[i].path, s->root,
+						 name, cgroup_leaf_names[leaf]);
 		autoclose int fd = open(file, O_WRONLY | O_CLOEXEC);
 
 		/* 0 = the writer; so no PID has to be translated between namespaces. */
@@ -325,7 +343,8 @@ int cgroup_remove(const struct cgroup_set *s, const char *name)
 	return ret;
 }
 
-void cgroup_each(const struct cgroup_set *s, void (*fn)(const char *name, const char *path, void *arg), void *arg)
+void cgroup_each(const struct cgroup_set *s,
+		 void (*fn)(const char *name, const char *path, void *arg), void *arg)
 {
 	for (unsigned i = 0; i < s->n; i++) {
 		autofree char *dir = x_asprintf("%s/%s", s->h[i].path, s->root);

@@ -1,6 +1,7 @@
 /*
- * cgroups: version 2, and the version 1 hierarchies where controllers are mounted there (cgroups(7)). One table holds each
- * limit in both forms; the same code walks both. An execution has <hierarchy>/<root>/<name>/{vmm,bridge} everywhere.
+ * cgroups: version 2, and the version 1 hierarchies where controllers are mounted there
+ * (cgroups(7)). One table holds each limit in both forms; the same code walks both. An execution
+ * has <hierarchy>/<root>/<name>/{vmm,bridge} everywhere.
  */
 #ifndef NODE_MANAGER_CGROUP_H
 #define NODE_MANAGER_CGROUP_H
@@ -14,7 +15,10 @@
 #define CGROUP_HIERARCHIES_MAX 12
 #define CGROUP_PATH_MAX 256
 
-/* Beside the guest's memory. Seen under emulation: 65-79 MB private after work, of which 22-64 MB are translated code. */
+/*
+ * Beside the guest's memory. Seen under emulation: 65-79 MB private after work, of which 22-64 MB
+ * are translated code.
+ */
 #define CGROUP_VMM_OVERHEAD_MIB 160
 #define CGROUP_BRIDGE_MIB 64
 #define CGROUP_VMM_PIDS 64               /* threads: vCPUs, main, and the pool for disk requests */
@@ -36,15 +40,18 @@ struct cgroup_set {
 /* Finds what is mounted and makes <hierarchy>/<root>. Fails when memory or pids is nowhere. */
 int cgroup_open(struct cgroup_set *s, const char *root, struct err *e);
 
-int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mib, uint32_t vcpus, struct err *e);
+int cgroup_make(const struct cgroup_set *s, const char *name, uint32_t memory_mib, uint32_t vcpus,
+		struct err *e);
 /* The calling process enters the leaf in every hierarchy. */
-int cgroup_enter(const struct cgroup_set *s, const char *name, enum cgroup_leaf leaf, struct err *e);
+int cgroup_enter(const struct cgroup_set *s, const char *name, enum cgroup_leaf leaf,
+		 struct err *e);
 /* SIGKILL to everything in it, once. Returns how many processes were seen. */
 int cgroup_kill(const struct cgroup_set *s, const char *name);
 /* -EBUSY while processes are in it; not there: success. */
 int cgroup_remove(const struct cgroup_set *s, const char *name);
 /* Calls fn for every execution's group, once for each hierarchy. */
-void cgroup_each(const struct cgroup_set *s, void (*fn)(const char *name, const char *path, void *arg), void *arg);
+void cgroup_each(const struct cgroup_set *s,
+		 void (*fn)(const char *name, const char *path, void *arg), void *arg);
 /* Removes <hierarchy>/<root> where it is empty: the end of the program. */
 void cgroup_close(const struct cgroup_set *s);
 

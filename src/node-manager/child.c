@@ -31,7 +31,8 @@ struct child {
 static int set_caps(uint64_t permitted, uint64_t effective)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3] = { 0 }, want[_LINUX_CAPABILITY_U32S_3] = { 0 };
+	struct __user_cap_data_struct have[_LINUX_CAPABILITY_U32S_3] = { 0 },
+				      want[_LINUX_CAPABILITY_U32S_3] = { 0 };
 
 	if (syscall(SYS_capget, &head, have) < 0)
 		return -errno;
@@ -136,7 +137,8 @@ static void child_close_fds(const struct child_task *t, int sock)
 	close_others(keep, n);
 }
 
-static void child_send(int sock, const struct child_job *job, const struct child_task *t, const struct err *e)
+static void child_send(int sock, const struct child_job *job, const struct child_task *t,
+		       const struct err *e)
 {
 	autofree char *text = NULL;
 	json_t *msg;
@@ -144,14 +146,16 @@ static void child_send(int sock, const struct child_job *job, const struct child
 	if (e->num < 0)
 		msg = json_pack("{s:i,s:s,s:s}", "num", e->num, "code", e->code, "text", e->text);
 	else
-		msg = json_pack("{s:o}", "r", job->op->rep ? ipc_encode(job->op->rep, t->rep) : json_object());
+		msg = json_pack("{s:o}", "r",
+				job->op->rep ? ipc_encode(job->op->rep, t->rep) : json_object());
 	text = msg ? json_dumps(msg, JSON_COMPACT) : NULL;
 	if (text)
 		fd_send(sock, text, strlen(text), e->num < 0 ? NULL : t->ret_fds,
 			e->num < 0 ? 0 : t->n_ret_fds, 0);
 }
 
-static __attribute__((noreturn)) void child_run(const struct child_job *job, const struct child_task *task, int sock,
+static __attribute__((noreturn)) void child_run(const struct child_job *job,
+						const struct child_task *task, int sock,
 						pid_t parent)
 {
 	struct child_task t = *task;
@@ -229,7 +233,8 @@ static void child_readable(struct loop_io *io, uint32_t events)
 		return;
 	}
 	res.code = c->late ? "deadline" : "ended";
-	err_set_code(&res.err, c->late ? -ETIMEDOUT : -EIO, c->late ? "node-timeout" : "node-failed",
+	err_set_code(&res.err, c->late ? -ETIMEDOUT : -EIO,
+		     c->late ? "node-timeout" : "node-failed",
 		     c->late ? "the operation took longer than its deadline"
 			     : "the operation ended without an answer");
 	child_done(c, &res);
@@ -244,17 +249,19 @@ static void child_overdue(struct loop_timer *t)
 	child_kill(c);
 }
 
-int child_start(struct nm *nm, const struct child_job *job, const struct child_task *task, struct child **ret,
-		struct err *e)
+int child_start(struct nm *nm, const struct child_job *job, const struct child_task *task,
+		struct child **ret, struct err *e)
 {
 	struct child *c;
 	pid_t parent = getpid();
 	int sv[2];
 
 	if (child_busy(nm, job->key))
-		return err_set_code(e, -EBUSY, "busy", "another operation on %s is running", job->key);
+		return err_set_code(e, -EBUSY, "busy", "another operation on %s is running",
+				    job->key);
 	if (nm->n_children >= NM_CHILDREN_MAX)
-		return err_set_code(e, -EAGAIN, "limit", "the node runs %d operations already", NM_CHILDREN_MAX);
+		return err_set_code(e, -EAGAIN, "limit", "the node runs %d operations already",
+				    NM_CHILDREN_MAX);
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0)
 		return err_errno(e, -errno, "no socket pair");
 	c = x_alloc(sizeof(*c));

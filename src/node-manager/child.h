@@ -1,9 +1,11 @@
 /*
- * Forked children: one for each request that touches a disk, waits for a process or takes over 1 ms.
+ * Forked children: one for each request that touches a disk, waits for a process or takes over 1
+ * ms.
  *
- * A child sees the tables as they were when it was forked. It keeps the capabilities of its operation and the
- * descriptors that it was given, dies with the main process (PR_SET_PDEATHSIG), and is killed at its deadline. It sends
- * one answer over a socket pair and ends. Forked children of a child (jails) are not its concern: see spawn.c.
+ * A child sees the tables as they were when it was forked. It keeps the capabilities of its
+ * operation and the descriptors that it was given, dies with the main process (PR_SET_PDEATHSIG),
+ * and is killed at its deadline. It sends one answer over a socket pair and ends. Forked children
+ * of a child (jails) are not its concern: see spawn.c.
  */
 #ifndef NODE_MANAGER_CHILD_H
 #define NODE_MANAGER_CHILD_H
@@ -52,8 +54,8 @@ struct child_job {
 };
 
 /* -EBUSY: the key has a child; -EAGAIN: NM_CHILDREN_MAX. *ret (may be NULL) is valid until done. */
-int child_start(struct nm *nm, const struct child_job *job, const struct child_task *task, struct child **ret,
-		struct err *e);
+int child_start(struct nm *nm, const struct child_job *job, const struct child_task *task,
+		struct child **ret, struct err *e);
 bool child_busy(const struct nm *nm, const char *key);
 void child_kill(struct child *c);                        /* done comes later, with an error */
 /* From the SIGCHLD handler. */

@@ -27,8 +27,8 @@ static int btrfs_error(enum btrfs_util_error r, struct err *e, const char *what,
 {
 	int num = errno ? -errno : -EIO;
 
-	return err_set(e, num, "the subvolume %s cannot be %s: %s (%s)", name, what, btrfs_util_strerror(r),
-		       strerror(-num));
+	return err_set(e, num, "the subvolume %s cannot be %s: %s (%s)", name, what,
+		       btrfs_util_strerror(r), strerror(-num));
 }
 
 int disk_subvolume_make(int dir_fd, const char *name, struct err *e)
@@ -124,8 +124,8 @@ static int drop_unfinished(int dir_fd, struct err *e)
 
 int disk_open(struct nm *nm, struct err *e)
 {
-	static const char *const folders[] = { DISK_TEMPLATES, DISK_SANDBOXES, DISK_ZERO, JAIL_TREE_VMM,
-					       JAIL_TREE_BRIDGE };
+	static const char *const folders[] = { DISK_TEMPLATES, DISK_SANDBOXES, DISK_ZERO,
+					       JAIL_TREE_VMM, JAIL_TREE_BRIDGE };
 	char path[PATH_MAX];
 	struct statfs fs;
 	int r = conf_path(&nm->conf, path, CONF_STATE, "data");
@@ -136,10 +136,12 @@ int disk_open(struct nm *nm, struct err *e)
 	if (nm->data_fd < 0)
 		return err_errno(e, -errno, "the storage %s cannot be opened", path);
 	if (fstatfs(nm->data_fd, &fs) < 0 || fs.f_type != BTRFS_SUPER_MAGIC)
-		return err_set(e, -EMEDIUMTYPE, "%s is not a btrfs file system; is it mounted?", path);
+		return err_set(e, -EMEDIUMTYPE, "%s is not a btrfs file system; is it mounted?",
+			       path);
 	for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
 		if (mkdirat(nm->data_fd, folders[i], 0755) < 0 && errno != EEXIST)
-			return err_errno(e, -errno, "the storage folder %s cannot be made", folders[i]);
+			return err_errno(e, -errno, "the storage folder %s cannot be made",
+					 folders[i]);
 	}
 	for (size_t i = 0; i < 2; i++) {
 		autoclose int fd = disk_folder(nm, folders[i], e);
@@ -161,9 +163,10 @@ int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e)
 		return err_errno(e, -errno, "the storage's size cannot be read");
 	if ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize >= bytes + DISK_RESERVE_BYTES)
 		return 0;
-	return err_set_code(e, -ENOSPC, "node-disk-full",
-			    "the node's storage has less than %llu MiB left; delete sandboxes or make it larger",
-			    (unsigned long long)((bytes + DISK_RESERVE_BYTES) >> 20));
+	return err_set_code(
+		e, -ENOSPC, "node-disk-full",
+		"the node's storage has less than %llu MiB left; delete sandboxes or make it larger",
+		(unsigned long long)((bytes + DISK_RESERVE_BYTES) >> 20));
 }
 
 int disk_stats(struct nm *nm, struct nm_stats_rep *ret, struct err *e)
@@ -185,7 +188,8 @@ int disk_stats(struct nm *nm, struct nm_stats_rep *ret, struct err *e)
 /* 1 = there, of this template; 0 = not there. */
 static int disk_is_there(int dir_fd, const char *sandbox, const char *template, struct err *e)
 {
-	autoclose int sub = fd_openat_beneath(dir_fd, sandbox, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	autoclose int sub =
+		fd_openat_beneath(dir_fd, sandbox, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	autofree char *text = NULL;
 	int r;
 
@@ -196,20 +200,25 @@ static int disk_is_there(int dir_fd, const char *sandbox, const char *template, 
 	r = fd_read_file(sub, DISK_TEMPLATE_NAME, NM_TEMPLATE_MAX, &text, NULL);
 	if (r < 0)
 		return err_errno(e, r, "the sandbox's disk does not say its template");
-	return str_eq(text, template) ? 1 : err_set(e, -EEXIST, "the sandbox has a disk of another template");
+	return str_eq(text, template)
+		       ? 1
+		       : err_set(e, -EEXIST, "the sandbox has a disk of another template");
 }
 
 static int fill_disk(struct nm *nm, int sub, const char *template, struct err *e)
 {
-	autofree char *folder = x_asprintf(DISK_TEMPLATES "/%s", template), *path = x_asprintf("%s/" DISK_IMAGE, folder);
+	autofree char *folder = x_asprintf(DISK_TEMPLATES "/%s", template),
+		      *path = x_asprintf("%s/" DISK_IMAGE, folder);
 	autoclose int src = fd_openat_beneath(nm->data_fd, path, O_RDONLY | O_CLOEXEC, 0);
 	autoclose int dst = -1;
 	bool complete = false;
 	int r;
 
 	/* Read-only says that its commit was finished (template.c). */
-	if (src == -ENOENT || disk_subvolume_read_only(nm->data_fd, folder, &complete) < 0 || !complete)
-		return err_set_code(e, -ENOENT, "template-not-found", "there is no template %s on this node", template);
+	if (src == -ENOENT || disk_subvolume_read_only(nm->data_fd, folder, &complete) < 0 ||
+	    !complete)
+		return err_set_code(e, -ENOENT, "template-not-found",
+				    "there is no template %s on this node", template);
 	if (src < 0)
 		return err_errno(e, src, "the template's image cannot be opened");
 	dst = fd_openat_beneath(sub, DISK_IMAGE, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -255,7 +264,8 @@ int disk_create(struct nm *nm, const char *sandbox, const char *template, struct
 int disk_delete(struct nm *nm, const char *sandbox, struct err *e)
 {
 	autoclose int dir = disk_folder(nm, DISK_SANDBOXES, e);
-	autofree char *gone = x_asprintf(".%s.gone", sandbox), *staging = x_asprintf(".%s.new", sandbox);
+	autofree char *gone = x_asprintf(".%s.gone", sandbox),
+		      *staging = x_asprintf(".%s.new", sandbox);
 	int r;
 
 	if (dir < 0)
@@ -267,7 +277,8 @@ int disk_delete(struct nm *nm, const char *sandbox, struct err *e)
 	if (r < 0)
 		return r;
 	if (renameat(dir, sandbox, dir, gone) < 0)
-		return errno == ENOENT ? 0 : err_errno(e, -errno, "the sandbox's disk cannot be moved");
+		return errno == ENOENT ? 0
+				       : err_errno(e, -errno, "the sandbox's disk cannot be moved");
 	if (FAULT("nm.disk-delete.moved") < 0)
 		return err_set(e, -EIO, "failpoint");
 	return disk_subvolume_drop(dir, gone, e);
@@ -307,7 +318,8 @@ int disk_zero_file(struct nm *nm, uint32_t memory_mib, char dst[DISK_NAME_MAX], 
 static int copy_range(int src, int dst, off_t from, off_t to, char *block, struct err *e)
 {
 	while (from < to) {
-		size_t want = (size_t)(to - from) < DISK_COPY_BLOCK ? (size_t)(to - from) : DISK_COPY_BLOCK;
+		size_t want = (size_t)(to - from) < DISK_COPY_BLOCK ? (size_t)(to - from)
+								    : DISK_COPY_BLOCK;
 		ssize_t n = pread(src, block, want, from);
 
 		if (n < 0)
@@ -348,7 +360,8 @@ int disk_copy(int src_fd, int dst_fd, struct err *e)
 	return r;
 }
 
-int disk_copy_file(int src_dir, const char *src, int dst_dir, const char *dst, mode_t mode, struct err *e)
+int disk_copy_file(int src_dir, const char *src, int dst_dir, const char *dst, mode_t mode,
+		   struct err *e)
 {
 	autoclose int in = openat(src_dir, src, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	autoclose int out = -1;

@@ -1,7 +1,7 @@
 /*
- * The node's storage: a btrfs at STATE/data. Every name below it is built here out of checked IDs, and opened beneath its
- * folder without following links. What is made becomes visible by one rename; names that begin with a dot are unfinished
- * work, swept away at the start.
+ * The node's storage: a btrfs at STATE/data. Every name below it is built here out of checked IDs,
+ * and opened beneath its folder without following links. What is made becomes visible by one
+ * rename; names that begin with a dot are unfinished work, swept away at the start.
  */
 #ifndef NODE_MANAGER_DISK_H
 #define NODE_MANAGER_DISK_H
@@ -15,15 +15,20 @@
 #define DISK_SANDBOXES "sandboxes"
 #define DISK_ZERO "zero"                 /* all-zero memory files, one a size */
 #define DISK_IMAGE "rootfs.img"
-/* Kept free, so that what is there can be written back and deleted. statfs(2) counts as free what btrfs will yet make a
- * chunk for metadata of (seen on 2 GiB: 200 MiB at once). */
+/*
+ * Kept free, so that what is there can be written back and deleted. statfs(2) counts as free what
+ * btrfs will yet make a chunk for metadata of (seen on 2 GiB: 200 MiB at once).
+ */
 #define DISK_RESERVE_BYTES (256ull << 20)
 #define DISK_NAME_MAX 96
 
 /* Opens STATE/data, which must be a btrfs; makes its folders; drops unfinished work. */
 int disk_open(struct nm *nm, struct err *e);
 
-/* A reflink of the template's image in a subvolume of its own. There already, of the same template: success. */
+/*
+ * A reflink of the template's image in a subvolume of its own. There already, of the same template:
+ * success.
+ */
 int disk_create(struct nm *nm, const char *sandbox, const char *template, struct err *e);
 int disk_delete(struct nm *nm, const char *sandbox, struct err *e);
 int disk_open_image(struct nm *nm, const char *sandbox, int *ret_fd, struct err *e);      /* O_RDWR */
@@ -41,7 +46,8 @@ int disk_subvolume_read_only(int dir_fd, const char *name, bool *ret);   /* nega
 /* Data only: holes stay holes (lseek(2) SEEK_DATA). Both at offset 0; dst gets the same size. */
 int disk_copy(int src_fd, int dst_fd, struct err *e);
 /* Copies src_dir/name to dst_dir/name as a new file of this mode, fsynced. */
-int disk_copy_file(int src_dir, const char *src, int dst_dir, const char *dst, mode_t mode, struct err *e);
+int disk_copy_file(int src_dir, const char *src, int dst_dir, const char *dst, mode_t mode,
+		   struct err *e);
 /* Calls fn for each name in a folder that does not begin with a dot. */
 int disk_each(int dir_fd, void (*fn)(const char *name, void *arg), void *arg);
 

@@ -66,7 +66,8 @@ int exec_name_parse(const char *name, char sandbox[ID_SANDBOX_LEN + 1], uint64_t
 	memcpy(head, name, ID_SANDBOX_LEN);
 	head[ID_SANDBOX_LEN] = '\0';
 	if (!id_sandbox_ok(head) ||
-	    str_to_u64(name + ID_SANDBOX_LEN + 1, NM_GENERATION_MAX, &generation) < 0 || generation < 1)
+	    str_to_u64(name + ID_SANDBOX_LEN + 1, NM_GENERATION_MAX, &generation) < 0 ||
+	    generation < 1)
 		return -EINVAL;
 	if (exec_name(again, head, generation) < 0 || !str_eq(again, name))
 		return -EINVAL;
@@ -121,7 +122,8 @@ struct exec *exec_of_sandbox(struct nm *nm, const char *sandbox)
 struct exec *exec_of_template(struct nm *nm, const char *template)
 {
 	LIST_FOR(&nm->execs, x, struct exec, node) {
-		if (str_eq(x->rec.mode, vmm_mode_names[VMM_TEMPLATE]) && str_eq(x->rec.template, template))
+		if (str_eq(x->rec.mode, vmm_mode_names[VMM_TEMPLATE]) &&
+		    str_eq(x->rec.template, template))
 			return x;
 	}
 	return NULL;
@@ -244,7 +246,8 @@ int exec_record_each(int dir_fd, void (*fn)(const char *name, void *arg), void *
 		char name[EXEC_NAME_MAX];
 		size_t len = strlen(de->d_name), suffix = strlen(EXEC_RECORD_SUFFIX);
 
-		if (len <= suffix || len - suffix >= sizeof(name) || !str_ends(de->d_name, EXEC_RECORD_SUFFIX))
+		if (len <= suffix || len - suffix >= sizeof(name) ||
+		    !str_ends(de->d_name, EXEC_RECORD_SUFFIX))
 			continue;
 		memcpy(name, de->d_name, len - suffix);
 		name[len - suffix] = '\0';

@@ -1,9 +1,10 @@
 /*
  * Executions and their records.
  *
- * The record RUN/nm/<sandbox>.<generation>.json holds what tells this execution's processes, executables and sockets from
- * any others (B-1, B-2), and what is needed to unmake it. It is written once and never changed. A record of another boot
- * of the machine is void: none of its processes lives.
+ * The record RUN/nm/<sandbox>.<generation>.json holds what tells this execution's processes,
+ * executables and sockets from any others (B-1, B-2), and what is needed to unmake it. It is
+ * written once and never changed. A record of another boot of the machine is void: none of its
+ * processes lives.
  */
 #ifndef NODE_MANAGER_EXEC_RECORD_H
 #define NODE_MANAGER_EXEC_RECORD_H
@@ -38,7 +39,10 @@ enum exec_state {
 };
 extern const char *const exec_state_names[EXEC_STATE_COUNT];
 
-/* An executable file as it was when the process began: replaced (link count), altered (times, size) or another one shows. */
+/*
+ * An executable file as it was when the process began: replaced (link count), altered (times, size)
+ * or another one shows.
+ */
 struct exec_file { uint64_t dev, ino, size_bytes, mtime_s, mtime_ns, ctime_s, ctime_ns, links; };
 struct exec_proc { uint64_t pid, start, uid; struct exec_file exe; };
 

@@ -7,8 +7,8 @@
 #include "vmm/vmm.h"
 
 /*
- * Beside seccomp_common; all seen in the tests (docs/syscalls.md). The lists of the jails come to it,
- * because their programs run under both filters. The storage library makes ioctls alone.
+ * Beside seccomp_common; all seen in the tests (docs/syscalls.md). The lists of the jails come to
+ * it, because their programs run under both filters. The storage library makes ioctls alone.
  */
 static const char *const own_syscalls[] = {
 	/* jails: namespaces, mounts, rights */
@@ -47,7 +47,8 @@ const char *const *filters_own(void)
 {
 	static const char **all;
 	const struct vmm_driver *d = &vmm_qemu;
-	const char *const *parts[] = { own_syscalls, d->syscalls, d->syscalls_kvm, d->enosys, init_syscalls, bridge_syscalls };
+	const char *const *parts[] = { own_syscalls, d->syscalls,   d->syscalls_kvm,
+				       d->enosys,    init_syscalls, bridge_syscalls };
 	size_t n = 1, at = 0;
 
 	if (all)
@@ -72,7 +73,9 @@ int filters_open(struct nm *nm, struct err *e)
 	if (r == 0)
 		r = seccomp_export(bridge, NULL, &nm->bridge_filter_fd, e);
 	for (int i = 0; i < VMM_ACCEL_COUNT && r == 0; i++) {
-		const char *const *const vmm[] = { d->syscalls, i == VMM_ACCEL_KVM ? d->syscalls_kvm : empty, NULL };
+		const char *const *const vmm[] = { d->syscalls,
+						   i == VMM_ACCEL_KVM ? d->syscalls_kvm : empty,
+						   NULL };
 
 		r = seccomp_export(vmm, d->enosys, &nm->vmm_filter_fd[i], e);
 	}

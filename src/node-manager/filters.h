@@ -6,8 +6,8 @@
 #include "node-manager/nm.h"
 
 /*
- * node-manager's own list, with everything that its jails may do: filters add up (seccomp(2)), so what it forbids itself it
- * forbids them. Allocated once, for the daemon's definition.
+ * node-manager's own list, with everything that its jails may do: filters add up (seccomp(2)), so
+ * what it forbids itself it forbids them. Allocated once, for the daemon's definition.
  */
 const char *const *filters_own(void);
 /* The programs for the jails, as memfds in nm. */

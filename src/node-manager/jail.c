@@ -4,21 +4,25 @@
  *	node-manager's child ── clone ──▶ process 1 ── clone ──▶ VMM     (2)
  *	                                            ── clone ──▶ bridge  (3)
  *
- * Process 1 begins new PID, IPC, UTS, network and mount namespaces; VMM and bridge inherit all but the mount namespace, of
- * which each gets its own. Until they exec, all three run this file as root and touch nothing that a guest can reach.
- * Each of VMM and bridge builds its root: a clone of its tree, read-only, nosuid, nodev, with the few bound files on top,
- * pivoted into; the old root is detached. /proc, /sys and /dev are in none.
+ * Process 1 begins new PID, IPC, UTS, network and mount namespaces; VMM and bridge inherit all but
+ * the mount namespace, of which each gets its own. Until they exec, all three run this file as root
+ * and touch nothing that a guest can reach. Each of VMM and bridge builds its root: a clone of its
+ * tree, read-only, nosuid, nodev, with the few bound files on top, pivoted into; the old root is
+ * detached. /proc, /sys and /dev are in none.
  *
- * Order. Both then wait at the gate, a pipe whose only writer is process 1 and closes when that executes jail-init: so
- * process 1 has given up every right before a program that handles hostile bytes runs in its namespace. After the gate:
- * capability bounding set, ambient and all other sets emptied, no_new_privs, rlimits, the own uid without groups, exactly
- * the descriptors of the contract, the seccomp filter, execve.
+ * Order. Both then wait at the gate, a pipe whose only writer is process 1 and closes when that
+ * executes jail-init: so process 1 has given up every right before a program that handles hostile
+ * bytes runs in its namespace. After the gate: capability bounding set, ambient and all other sets
+ * emptied, no_new_privs, rlimits, the own uid without groups, exactly the descriptors of the
+ * contract, the seccomp filter, execve.
  *
- * Errors come back over one socket pair, close-on-exec in all three: a packet is an error or the two pidfds; end of file
- * says that each has executed or died, which the caller tells apart by looking at the processes.
+ * Errors come back over one socket pair, close-on-exec in all three: a packet is an error or the
+ * two pidfds; end of file says that each has executed or died, which the caller tells apart by
+ * looking at the processes.
  *
- * The death of node-manager's child before process 1 has executed jail-init kills process 1 (PR_SET_PDEATHSIG; changing the
- * uid clears it) and with it the namespace. Afterwards jail-init ends unless it hears "go" (jail_init.c).
+ * The death of node-manager's child before process 1 has executed jail-init kills process 1
+ * (PR_SET_PDEATHSIG; changing the uid clears it) and with it the namespace. Afterwards jail-init
+ * ends unless it hears "go" (jail_init.c).
  */
 #include "node-manager/jail.h"
 
@@ -67,7 +71,10 @@ static __attribute__((noreturn)) void give_up(int ctl, const struct err *e)
 	_exit(1);
 }
 
-/* As fork(2), with new namespaces and a pidfd. Legacy clone: clone3 is refused by the filter that all daemons share. */
+/*
+ * As fork(2), with new namespaces and a pidfd. Legacy clone: clone3 is refused by the filter that
+ * all daemons share.
+ */
 static pid_t fork_into(unsigned long flags, int *ret_pidfd)
 {
 	return (pid_t)syscall(SYS_clone, flags | CLONE_PIDFD | SIGCHLD, NULL, ret_pidfd, NULL, 0);
@@ -91,25 +98,31 @@ static int clone_mount(const char *source, const char *target, uint64_t attr, st
 
 static int enter_root(const char *tree, const struct jail_bind *b, size_t n, struct err *e)
 {
-	uint64_t attr = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSYMFOLLOW;
+	uint64_t attr =
+		MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSYMFOLLOW;
 	int r;
 
 	/* Nothing that happens in here may reach the host's mounts, nor the reverse. */
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-		return err_errno(e, -errno, "mounts cannot be made private; the root folder must be a mount point");
+		return err_errno(
+			e, -errno,
+			"mounts cannot be made private; the root folder must be a mount point");
 	r = clone_mount(tree, tree, attr, e);
 	if (r < 0)
 		return r;
 	if (chdir(tree) < 0)
 		return err_errno(e, -errno, "the jail's root cannot be entered");
 	for (size_t i = 0; i < n; i++) {
-		uint64_t a = (attr | MOUNT_ATTR_NOEXEC) & ~(uint64_t)(b[i].writable ? MOUNT_ATTR_RDONLY : 0);
+		uint64_t a = (attr | MOUNT_ATTR_NOEXEC) &
+			     ~(uint64_t)(b[i].writable ? MOUNT_ATTR_RDONLY : 0);
 
 		r = clone_mount(b[i].source, b[i].target, a, e);
 		if (r < 0)
 			return r;
 	}
-	/* The new root on top of the old one; what lies below is then taken away (pivot_root(2)). */
+	/*
+	 * The new root on top of the old one; what lies below is then taken away (pivot_root(2)).
+	 */
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
 		return err_errno(e, -errno, "the root cannot be pivoted");
 	if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
@@ -117,7 +130,8 @@ static int enter_root(const char *tree, const struct jail_bind *b, size_t n, str
 	return 0;
 }
 
-static int tree_path(const struct nm *nm, char dst[PATH_MAX], const char *kind, const char *digest, struct err *e)
+static int tree_path(const struct nm *nm, char dst[PATH_MAX], const char *kind, const char *digest,
+		     struct err *e)
 {
 	int r = conf_path(&nm->conf, dst, CONF_STATE, "data/%s/%s", kind, digest);
 
@@ -129,10 +143,16 @@ static int tree_path(const struct nm *nm, char dst[PATH_MAX], const char *kind, 
 struct jail_limit { int what; rlim_t value; };
 #define JAIL_LIMITS_END { -1, 0 }
 
-/* RLIMIT_NPROC counts per uid; each of these belongs to one process, and perhaps to a zombie of its last owner. */
+/*
+ * RLIMIT_NPROC counts per uid; each of these belongs to one process, and perhaps to a zombie of its
+ * last owner.
+ */
 static const struct jail_limit init_limits[] = {
-	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, 2 * JAIL_FD_HIGH }, { RLIMIT_NPROC, 4 }, { RLIMIT_FSIZE, 0 }, { RLIMIT_MEMLOCK, 0 },
-	{ RLIMIT_MSGQUEUE, 0 }, { RLIMIT_NICE, 0 }, { RLIMIT_RTPRIO, 0 }, { RLIMIT_SIGPENDING, 16 }, JAIL_LIMITS_END
+	{ RLIMIT_CORE, 0 },	   { RLIMIT_NOFILE, 2 * JAIL_FD_HIGH },
+	{ RLIMIT_NPROC, 4 },	   { RLIMIT_FSIZE, 0 },
+	{ RLIMIT_MEMLOCK, 0 },	   { RLIMIT_MSGQUEUE, 0 },
+	{ RLIMIT_NICE, 0 },	   { RLIMIT_RTPRIO, 0 },
+	{ RLIMIT_SIGPENDING, 16 }, JAIL_LIMITS_END
 };
 static const struct jail_limit vmm_limits[] = {
 	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, JAIL_VMM_FILES }, { RLIMIT_NPROC, CGROUP_VMM_PIDS },
@@ -140,8 +160,10 @@ static const struct jail_limit vmm_limits[] = {
 	{ RLIMIT_SIGPENDING, 1024 }, JAIL_LIMITS_END
 };
 static const struct jail_limit bridge_limits[] = {
-	{ RLIMIT_CORE, 0 }, { RLIMIT_NOFILE, JAIL_BRIDGE_FILES }, { RLIMIT_NPROC, 4 }, { RLIMIT_FSIZE, 0 },
-	{ RLIMIT_MEMLOCK, 0 }, { RLIMIT_MSGQUEUE, 0 }, { RLIMIT_NICE, 0 }, { RLIMIT_RTPRIO, 0 },
+	{ RLIMIT_CORE, 0 },	   { RLIMIT_NOFILE, JAIL_BRIDGE_FILES },
+	{ RLIMIT_NPROC, 4 },	   { RLIMIT_FSIZE, 0 },
+	{ RLIMIT_MEMLOCK, 0 },	   { RLIMIT_MSGQUEUE, 0 },
+	{ RLIMIT_NICE, 0 },	   { RLIMIT_RTPRIO, 0 },
 	{ RLIMIT_SIGPENDING, 64 }, JAIL_LIMITS_END
 };
 
@@ -149,17 +171,23 @@ static int set_limit(int what, rlim_t value, struct err *e)
 {
 	struct rlimit have, want = { value, value };
 
-	/* Only root with CAP_SYS_RESOURCE may raise a hard limit; the machine's own may be lower. */
+	/*
+	 * Only root with CAP_SYS_RESOURCE may raise a hard limit; the machine's own may be lower.
+	 */
 	if (getrlimit((__rlimit_resource_t)what, &have) == 0 && have.rlim_max < value)
 		want.rlim_cur = want.rlim_max = have.rlim_max;
-	return setrlimit((__rlimit_resource_t)what, &want) < 0 ? err_errno(e, -errno, "resource limit %d", what) : 0;
+	return setrlimit((__rlimit_resource_t)what, &want) < 0
+		       ? err_errno(e, -errno, "resource limit %d", what)
+		       : 0;
 }
 
 static int drop_bounding(struct err *e)
 {
-	for (unsigned long cap = 0; cap < JAIL_CAPS_MAX && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++) {
+	for (unsigned long cap = 0;
+	     cap < JAIL_CAPS_MAX && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++) {
 		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0)
-			return err_errno(e, -errno, "the capability bounding set cannot be emptied");
+			return err_errno(e, -errno,
+					 "the capability bounding set cannot be emptied");
 	}
 	return 0;
 }
@@ -174,7 +202,8 @@ static int drop_rights(uid_t uid, const struct jail_limit *limits, struct err *e
 	if (r < 0)
 		return r;
 	umask(077);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		return err_errno(e, -errno, "no_new_privs");
 	if (setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 || setresuid(uid, uid, uid) < 0)
 		return err_errno(e, -errno, "the uid %u cannot be taken", (unsigned)uid);
@@ -188,7 +217,8 @@ static int load_filter(int fd, struct err *e)
 	ssize_t n = pread(fd, code, JAIL_FILTER_MAX * sizeof(*code), 0);
 	struct sock_fprog prog = { .filter = code };
 
-	if (n <= 0 || n % (ssize_t)sizeof(*code) != 0 || n == (ssize_t)(JAIL_FILTER_MAX * sizeof(*code)))
+	if (n <= 0 || n % (ssize_t)sizeof(*code) != 0 ||
+	    n == (ssize_t)(JAIL_FILTER_MAX * sizeof(*code)))
 		return err_set(e, -EINVAL, "the system-call filter cannot be read");
 	prog.len = (unsigned short)((size_t)n / sizeof(*code));
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) < 0)
@@ -197,8 +227,8 @@ static int load_filter(int fd, struct err *e)
 }
 
 /*
- * fds[i] becomes descriptor i and stays over exec; those of `own` follow with close-on-exec and are changed to their new
- * numbers; everything else is closed.
+ * fds[i] becomes descriptor i and stays over exec; those of `own` follow with close-on-exec and are
+ * changed to their new numbers; everything else is closed.
  */
 static int place_fds(const int *fds, size_t n, int *const *own, size_t n_own, struct err *e)
 {
@@ -215,7 +245,9 @@ static int place_fds(const int *fds, size_t n, int *const *own, size_t n_own, st
 		if (i >= n)
 			*own[i - n] = (int)i;
 	}
-	return syscall(SYS_close_range, (unsigned)(n + n_own), ~0U, 0) < 0 ? err_errno(e, -errno, "close_range") : 0;
+	return syscall(SYS_close_range, (unsigned)(n + n_own), ~0U, 0) < 0
+		       ? err_errno(e, -errno, "close_range")
+		       : 0;
 }
 
 static int pass_gate(const struct jail_parts *p, struct err *e)
@@ -233,14 +265,15 @@ static int run_vmm(const struct jail_parts *p, int *ctl, struct err *e)
 	const struct jail_spec *s = p->s;
 	int null = s->null, filter = s->nm->vmm_filter_fd[s->accel];
 	int text = s->text[EXEC_VMM] >= 0 ? s->text[EXEC_VMM] : null;
-	const int fds[] = { null, null, text, s->socket[EXEC_QMP], s->socket[EXEC_CHANNEL], s->tap, s->disk, s->kvm };
+	const int fds[] = { null,   null,    text,  s->socket[EXEC_QMP], s->socket[EXEC_CHANNEL],
+			    s->tap, s->disk, s->kvm };
 	const size_t n_fds = ARRAY_LEN(fds) - (s->kvm < 0 ? 1 : 0);
 	autofree char *program = x_asprintf("/%s", s->vmm_argv[0]);
 	char tree[PATH_MAX], *env[] = { NULL };
 	int r = cgroup_enter(&s->nm->cgroups, s->name, CGROUP_VMM, e);
 
-	_Static_assert(VMM_FD_CONTROL == 3 && VMM_FD_CHANNEL == 4 && VMM_FD_TAP == 5 && VMM_FD_DISK == 6 &&
-			       VMM_FD_KVM == 7,
+	_Static_assert(VMM_FD_CONTROL == 3 && VMM_FD_CHANNEL == 4 && VMM_FD_TAP == 5 &&
+			       VMM_FD_DISK == 6 && VMM_FD_KVM == 7,
 		       "fds has them in this order");
 	if (r == 0)
 		r = tree_path(s->nm, tree, JAIL_TREE_VMM, s->nm->vmm_tree.digest, e);
@@ -292,7 +325,10 @@ static int run_bridge(const struct jail_parts *p, int *ctl, struct err *e)
 	return err_errno(e, -errno, "the bridge cannot be executed");
 }
 
-/* Descriptors 0 to 2 lead nowhere; 3 is the link. The program is executed by its descriptor: its root is empty. */
+/*
+ * Descriptors 0 to 2 lead nowhere; 3 is the link. The program is executed by its descriptor: its
+ * root is empty.
+ */
 static int run_init(const struct jail_parts *p, int *ctl, struct err *e)
 {
 	const struct jail_spec *s = p->s;
@@ -309,7 +345,8 @@ static int run_init(const struct jail_parts *p, int *ctl, struct err *e)
 	if (r == 0)
 		r = drop_rights(s->init_uid, init_limits, e);
 	if (r == 0)
-		r = place_fds(fds, ARRAY_LEN(fds), (int *const[]){ ctl, &filter, &program, &gate }, 4, e);
+		r = place_fds(fds, ARRAY_LEN(fds), (int *const[]) { ctl, &filter, &program, &gate },
+			      4, e);
 	if (r == 0)
 		r = load_filter(filter, e);
 	if (r < 0)
@@ -319,7 +356,8 @@ static int run_init(const struct jail_parts *p, int *ctl, struct err *e)
 }
 
 static __attribute__((noreturn)) void run_child(const struct jail_parts *p,
-						int (*run)(const struct jail_parts *, int *, struct err *))
+						int (*run)(const struct jail_parts *, int *,
+							   struct err *))
 {
 	struct err e = { 0 };
 	int ctl = p->ctl;
@@ -336,8 +374,11 @@ static __attribute__((noreturn)) void run_first(const struct jail_parts *p)
 	int pidfd[2] = { -1, -1 }, ctl = p->ctl, r;
 	pid_t vmm, bridge;
 
-	/* The parent is in another PID namespace: getppid(2) says 0 for it and for its absence. Who has died meanwhile has
-	 * closed its end of the socket pair, on which the packet below then fails. */
+	/*
+	 * The parent is in another PID namespace: getppid(2) says 0 for it and for its absence. Who
+	 * has died meanwhile has closed its end of the socket pair, on which the packet below then
+	 * fails.
+	 */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	setsid();
 	r = cgroup_enter(&p->s->nm->cgroups, p->s->name, CGROUP_BRIDGE, &e);
@@ -415,20 +456,23 @@ static int gather(int ctl, int pidfd[EXEC_WHO_COUNT], struct err *e)
 	}
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		if (pidfd[i] < 0 || has_ended(pidfd[i]))
-			return err_set_code(e, -ECHILD, "jail-ended", "%s ended as it was started", exec_who_names[i]);
+			return err_set_code(e, -ECHILD, "jail-ended", "%s ended as it was started",
+					    exec_who_names[i]);
 	}
 	return 0;
 }
 
 int jail_start(const struct jail_spec *s, pid_t ret_pid[EXEC_WHO_COUNT], struct err *e)
 {
-	const unsigned long space = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWNS;
+	const unsigned long space =
+		CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWNS;
 	int ctl[2], gate[2], pidfd[EXEC_WHO_COUNT] = { -1, -1, -1 };
 	struct jail_parts p = { .s = s };
 	pid_t pid;
 	int r;
 
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ctl) < 0 || pipe2(gate, O_CLOEXEC) < 0)
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ctl) < 0 ||
+	    pipe2(gate, O_CLOEXEC) < 0)
 		return err_errno(e, -errno, "no pipes for the jail");
 	p.ctl = ctl[1];
 	memcpy(p.gate, gate, sizeof(gate));
@@ -446,7 +490,8 @@ int jail_start(const struct jail_spec *s, pid_t ret_pid[EXEC_WHO_COUNT], struct 
 	for (int i = 0; i < EXEC_WHO_COUNT && r == 0; i++) {
 		ret_pid[i] = pidfd_pid(pidfd[i]);
 		if (ret_pid[i] <= 0)
-			r = err_set_code(e, -ECHILD, "jail-ended", "%s ended as it was started", exec_who_names[i]);
+			r = err_set_code(e, -ECHILD, "jail-ended", "%s ended as it was started",
+					 exec_who_names[i]);
 	}
 	if (r < 0 && pid > 0)
 		kill(pid, SIGKILL);

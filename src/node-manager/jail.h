@@ -1,5 +1,6 @@
 /*
- * The processes of an execution: jail-init, the VMM, the bridge, each in its jail. Theory of operation: jail.c.
+ * The processes of an execution: jail-init, the VMM, the bridge, each in its jail. Theory of
+ * operation: jail.c.
  */
 #ifndef NODE_MANAGER_JAIL_H
 #define NODE_MANAGER_JAIL_H
@@ -11,7 +12,9 @@
 #define JAIL_BRIDGE_FILES 1024           /* RLIMIT_NOFILE: one a lease */
 #define JAIL_VMM_FILES 128
 
-/* A file of the host that appears in the VMM's root, on an empty file of the tree. Absolute paths. */
+/*
+ * A file of the host that appears in the VMM's root, on an empty file of the tree. Absolute paths.
+ */
 struct jail_bind { char source[PATH_MAX]; const char *target; bool writable; };
 
 struct jail_spec {

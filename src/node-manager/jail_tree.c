@@ -31,7 +31,8 @@ static void tree_list_done(struct tree_list *l)
 
 static int tree_walk(int dir_fd, const char *prefix, int depth, struct tree_list *l, struct err *e);
 
-static int tree_take(int dir_fd, const char *prefix, const char *name, int depth, struct tree_list *l, struct err *e)
+static int tree_take(int dir_fd, const char *prefix, const char *name, int depth,
+		     struct tree_list *l, struct err *e)
 {
 	autofree char *path = x_asprintf("%s%s%s", prefix, prefix[0] ? "/" : "", name);
 	struct stat st;
@@ -39,7 +40,8 @@ static int tree_take(int dir_fd, const char *prefix, const char *name, int depth
 	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return err_errno(e, -errno, "%s cannot be read", path);
 	if (S_ISDIR(st.st_mode)) {
-		autoclose int sub = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+		autoclose int sub =
+			openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 
 		if (sub < 0)
 			return err_errno(e, -errno, "%s cannot be opened", path);
@@ -63,7 +65,8 @@ static int tree_walk(int dir_fd, const char *prefix, int depth, struct tree_list
 		return err_set(e, -EIO, "the folder %s cannot be read", prefix);
 	}
 	if (depth > JAIL_TREE_DEPTH_MAX)
-		r = err_set(e, -E2BIG, "a jail's tree is over %d folders deep", JAIL_TREE_DEPTH_MAX);
+		r = err_set(e, -E2BIG, "a jail's tree is over %d folders deep",
+			    JAIL_TREE_DEPTH_MAX);
 	for (struct dirent *de; r == 0 && (de = readdir(d));) {
 		if (!str_eq(de->d_name, ".") && !str_eq(de->d_name, ".."))
 			r = tree_take(dir_fd, prefix, de->d_name, depth, l, e);
@@ -72,9 +75,13 @@ static int tree_walk(int dir_fd, const char *prefix, int depth, struct tree_list
 	return r;
 }
 
-static int cmp_path(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int cmp_path(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
-static int hash_file(crypto_generichash_state *h, int dir_fd, const char *path, char *block, struct err *e)
+static int hash_file(crypto_generichash_state *h, int dir_fd, const char *path, char *block,
+		     struct err *e)
 {
 	autoclose int fd = fd_openat_beneath(dir_fd, path, O_RDONLY | O_CLOEXEC, 0);
 	struct stat st;
@@ -82,7 +89,10 @@ static int hash_file(crypto_generichash_state *h, int dir_fd, const char *path, 
 
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return err_errno(e, fd < 0 ? fd : -errno, "%s cannot be opened", path);
-	/* Name with its NUL, size, executable or not, contents: two trees cannot run into one digest. */
+	/*
+	 * Name with its NUL, size, executable or not, contents: two trees cannot run into one
+	 * digest.
+	 */
 	crypto_generichash_update(h, (const unsigned char *)path, strlen(path) + 1);
 	crypto_generichash_update(h, (const unsigned char *)&st.st_size, sizeof(st.st_size));
 	crypto_generichash_update(h, (const unsigned char *)(st.st_mode & 0100 ? "x" : "-"), 1);
@@ -145,7 +155,9 @@ static int remove_all(int dir_fd, const char *name, int depth)
 		return 0;
 	if (errno != EISDIR && errno != EPERM)
 		return -errno;
-	fd = depth > JAIL_TREE_DEPTH_MAX + 2 ? -1 : openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	fd = depth > JAIL_TREE_DEPTH_MAX + 2
+		     ? -1
+		     : openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	d = fd < 0 ? NULL : fdopendir(fd);
 	if (!d) {
 		fd_close(fd);
@@ -161,7 +173,8 @@ static int remove_all(int dir_fd, const char *name, int depth)
 	return r;
 }
 
-static int tree_make(int kind_fd, int src_fd, const struct tree_list *l, const char *digest, struct err *e)
+static int tree_make(int kind_fd, int src_fd, const struct tree_list *l, const char *digest,
+		     struct err *e)
 {
 	autofree char *staging = x_asprintf(".%s.new", digest);
 	autoclose int dst = -1;
@@ -185,8 +198,8 @@ static int tree_make(int kind_fd, int src_fd, const struct tree_list *l, const c
 }
 
 /* With `only`, the tree has that one file of the source folder. */
-static int tree_ensure(struct nm *nm, const char *kind, const char *source, const char *only, struct jail_tree *ret,
-		       struct err *e)
+static int tree_ensure(struct nm *nm, const char *kind, const char *source, const char *only,
+		       struct jail_tree *ret, struct err *e)
 {
 	__attribute__((cleanup(tree_list_done))) struct tree_list l = { 0 };
 	autoclose int src = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC), kind_fd = -1;
@@ -211,7 +224,8 @@ int jail_tree_open(struct nm *nm, struct err *e)
 
 	if (r < 0)
 		return err_wrap(e, "the VMM's tree");
-	r = tree_ensure(nm, JAIL_TREE_BRIDGE, nm->conf.lib_dir, JAIL_BRIDGE_PROGRAM, &nm->bridge_tree, e);
+	r = tree_ensure(nm, JAIL_TREE_BRIDGE, nm->conf.lib_dir, JAIL_BRIDGE_PROGRAM,
+			&nm->bridge_tree, e);
 	return r < 0 ? err_wrap(e, "the bridge's tree") : 0;
 }
 
@@ -236,7 +250,8 @@ static int clean_kind(struct nm *nm, const char *kind, bool vmm, struct err *e)
 		return err_set(e, -EIO, "the folder %s cannot be read", kind);
 	}
 	for (struct dirent *de; r == 0 && (de = readdir(d));) {
-		if (str_eq(de->d_name, ".") || str_eq(de->d_name, "..") || tree_used(nm, vmm, de->d_name))
+		if (str_eq(de->d_name, ".") || str_eq(de->d_name, "..") ||
+		    tree_used(nm, vmm, de->d_name))
 			continue;
 		log_info("unused tree removed", F_STR("kind", kind), F_STR("digest", de->d_name));
 		r = remove_all(kind_fd, de->d_name, 0);

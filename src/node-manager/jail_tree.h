@@ -1,7 +1,8 @@
 /*
- * Root trees of the jails: STATE/data/vmm/<digest> is a copy of the folder conf.vmm (the VMM, the libraries that it loads, its
- * firmware, and empty files on which the jail mounts), STATE/data/bridge/<digest> holds LIB/spaced-host. The digest is over
- * names and contents, so an upgrade makes another tree and a running execution keeps its own. A tree appears by one rename.
+ * Root trees of the jails: STATE/data/vmm/<digest> is a copy of the folder conf.vmm (the VMM, the
+ * libraries that it loads, its firmware, and empty files on which the jail mounts),
+ * STATE/data/bridge/<digest> holds LIB/spaced-host. The digest is over names and contents, so an
+ * upgrade makes another tree and a running execution keeps its own. A tree appears by one rename.
  */
 #ifndef NODE_MANAGER_JAIL_TREE_H
 #define NODE_MANAGER_JAIL_TREE_H

@@ -51,7 +51,8 @@ static struct list_item *list_add(struct list_all *l, const char *kind, const ch
 }
 
 /* Named "<sandbox>.<generation>", as most of what an execution has. */
-static void list_add_exec(struct list_all *l, const char *kind, const char *prefix, const char *exec)
+static void list_add_exec(struct list_all *l, const char *kind, const char *prefix,
+			  const char *exec)
 {
 	autofree char *name = x_asprintf("%s%s", prefix, exec);
 	struct list_item *i = list_add(l, kind, name);
@@ -164,8 +165,8 @@ static int cmp_item(const void *a, const void *b)
 
 static json_t *item_json(const struct list_item *i)
 {
-	json_t *o = json_pack("{s:s,s:s,s:s,s:I}", "kind", i->kind, "name", i->name, "sandbox", i->sandbox,
-			      "generation", (json_int_t)i->generation);
+	json_t *o = json_pack("{s:s,s:s,s:s,s:I}", "kind", i->kind, "name", i->name, "sandbox",
+			      i->sandbox, "generation", (json_int_t)i->generation);
 
 	if (o && i->state)
 		json_object_set_new(o, "state", json_string(i->state));

@@ -1,4 +1,7 @@
-/* Everything of this instance in the kernel and on disk, with a record or without: the operation `list`. */
+/*
+ * Everything of this instance in the kernel and on disk, with a record or without: the operation
+ * `list`.
+ */
 #ifndef NODE_MANAGER_LIST_H
 #define NODE_MANAGER_LIST_H
 

@@ -80,7 +80,8 @@ static void nm_prepare(struct nm *nm, struct daemon_ctx *d)
 {
 	nm->conf = d->conf;
 	nm->loop = d->loop;
-	nm->data_fd = nm->run_fd = nm->sockets_fd = nm->init_fd = nm->bridge_filter_fd = nm->init_filter_fd = -1;
+	nm->data_fd = nm->run_fd = nm->sockets_fd = nm->init_fd = nm->bridge_filter_fd =
+		nm->init_filter_fd = -1;
 	for (int i = 0; i < VMM_ACCEL_COUNT; i++)
 		nm->vmm_filter_fd[i] = -1;
 	list_init(&nm->execs);
@@ -123,7 +124,8 @@ static int nm_init(struct daemon_ctx *d, struct err *e)
 
 static void peer_joined(struct ipc_peer *p, void *arg)
 {
-	log_info("peer joined", F_INT("pid", ipc_peer_cred(p)->pid), F_UINT("uid", ipc_peer_cred(p)->uid));
+	log_info("peer joined", F_INT("pid", ipc_peer_cred(p)->pid),
+		 F_UINT("uid", ipc_peer_cred(p)->uid));
 }
 
 static void peer_left(struct ipc_peer *p, void *arg)
@@ -132,7 +134,8 @@ static void peer_left(struct ipc_peer *p, void *arg)
 
 	if (fault)
 		log_error("peer broke the protocol and is closed", F_STR("why", fault),
-			  F_INT("pid", ipc_peer_cred(p)->pid), F_UINT("uid", ipc_peer_cred(p)->uid));
+			  F_INT("pid", ipc_peer_cred(p)->pid),
+			  F_UINT("uid", ipc_peer_cred(p)->uid));
 	else
 		log_info("peer left", F_INT("pid", ipc_peer_cred(p)->pid));
 }
@@ -142,8 +145,13 @@ static int nm_start(struct daemon_ctx *d, struct err *e)
 	struct nm *nm = d->self;
 	const uid_t uids[] = { nm->conf.users[CONF_USER_SBX], 0 };
 	struct ipc_server_conf conf = {
-		.handlers = ops_handlers(), .uids = uids, .n_uids = ARRAY_LEN(uids), .max_peers = NM_PEERS_MAX,
-		.joined = peer_joined, .left = peer_left, .arg = nm,
+		.handlers = ops_handlers(),
+		.uids = uids,
+		.n_uids = ARRAY_LEN(uids),
+		.max_peers = NM_PEERS_MAX,
+		.joined = peer_joined,
+		.left = peer_left,
+		.arg = nm,
 	};
 	char path[PATH_MAX];
 	int fd, r = conf_path(&nm->conf, path, CONF_RUN, "nm/nm.sock");

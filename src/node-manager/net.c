@@ -92,7 +92,9 @@ static int set_up(int sock, unsigned index)
 	return message_send(sock, &m);
 }
 
-/* A new namespace has the settings of the first one (devconf_inherit_init_net), which may forward. */
+/*
+ * A new namespace has the settings of the first one (devconf_inherit_init_net), which may forward.
+ */
 static int set_sysctl(const char *path, const char *value)
 {
 	autoclose int fd = open(path, O_WRONLY | O_CLOEXEC);

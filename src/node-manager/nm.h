@@ -3,14 +3,16 @@
  *
  * Theory of operation
  *
- * The only program of a node that is root. Its main process is one thread around one loop: it checks a request against
- * the table of operations and the state of the sandbox (ops.c), answers VERIFY and KILL by itself, and forks a child for
- * everything else (child.c). A child works on copies of the tables, gives up the capabilities that its operation does
- * not need, has a deadline, and sends back one answer with descriptors; only the main process changes a table.
+ * The only program of a node that is root. Its main process is one thread around one loop: it
+ * checks a request against the table of operations and the state of the sandbox (ops.c), answers
+ * VERIFY and KILL by itself, and forks a child for everything else (child.c). A child works on
+ * copies of the tables, gives up the capabilities that its operation does not need, has a deadline,
+ * and sends back one answer with descriptors; only the main process changes a table.
  *
- * An execution exists when its record exists (exec_record.c): a file in RUN/nm that is written, by rename, as the last
- * step but one of its making. Whatever is found without a record is swept away by one function (exec_sweep in sweep.c),
- * which serves DESTROY, failed spawns and the start of the program alike.
+ * An execution exists when its record exists (exec_record.c): a file in RUN/nm that is written, by
+ * rename, as the last step but one of its making. Whatever is found without a record is swept away
+ * by one function (exec_sweep in sweep.c), which serves DESTROY, failed spawns and the start of the
+ * program alike.
  *
  *	main.c         start, end                     ops.c          table of operations, dispatch, states
  *	child.c        forked children                exec_record.c  records, table of executions

@@ -1,17 +1,18 @@
 /*
  * Theory of operation
  *
- * One row for each operation: what its request is about, the states of that execution in which it is served, those in which
- * it is answered with "execution-gone" (the caller cannot know better: processes end by themselves), what it does inline or
- * in a child, with which capabilities and by when. Any other state is out of order, and so is a name or number that no
- * honest caller sends: the peer is closed.
+ * One row for each operation: what its request is about, the states of that execution in which it
+ * is served, those in which it is answered with "execution-gone" (the caller cannot know better:
+ * processes end by themselves), what it does inline or in a child, with which capabilities and by
+ * when. Any other state is out of order, and so is a name or number that no honest caller sends:
+ * the peer is closed.
  *
  *	NONE ──spawn──▶ SPAWNING ──▶ ALIVE ──a process ends──▶ ENDED
  *	                   │            └───────destroy───────────┤
  *	                   └── failed, or destroy ──▶ DESTROYING ◀┘ ──▶ NONE
  *
- * A failed spawn is swept before it is answered, so the caller may try again at once. Requests for DESTROY that come while
- * one is running wait for it.
+ * A failed spawn is swept before it is answered, so the caller may try again at once. Requests for
+ * DESTROY that come while one is running wait for it.
  */
 #include "node-manager/ops.h"
 
@@ -72,15 +73,20 @@ struct op_row {
 };
 
 /* Every request about an execution begins like this one. */
-#define LIKE_EXEC(type) \
-	_Static_assert(offsetof(struct type, sandbox) == offsetof(struct nm_exec, sandbox) && \
-		       offsetof(struct type, generation) == offsetof(struct nm_exec, generation), #type)
+#define LIKE_EXEC(type)                                                                            \
+	_Static_assert(offsetof(struct type, sandbox) == offsetof(struct nm_exec, sandbox) &&      \
+			       offsetof(struct type, generation) ==                                \
+				       offsetof(struct nm_exec, generation),                       \
+		       #type)
 LIKE_EXEC(nm_spawn);
 LIKE_EXEC(nm_verify);
 LIKE_EXEC(nm_kill);
 /* And every one about a sandbox or a template with its name. */
-_Static_assert(offsetof(struct nm_disk_create, sandbox) == 0 && offsetof(struct nm_sandbox, sandbox) == 0 &&
-	       offsetof(struct nm_template, template) == 0 && offsetof(struct nm_template_commit, template) == 0, "names first");
+_Static_assert(offsetof(struct nm_disk_create, sandbox) == 0 &&
+		       offsetof(struct nm_sandbox, sandbox) == 0 &&
+		       offsetof(struct nm_template, template) == 0 &&
+		       offsetof(struct nm_template_commit, template) == 0,
+	       "names first");
 
 static void op_spawn(struct op_call *c);
 static void op_verify(struct op_call *c);
@@ -107,7 +113,8 @@ static int run_disk_delete(struct child_task *t, struct err *e)
 
 static int run_connect(struct child_task *t, enum exec_socket which, struct err *e)
 {
-	int fd = -1, r = sockets_connect(t->nm, &t->x->rec, which, &t->x->rec.proc[EXEC_VMM], OPS_CONNECT_WAIT_MS, &fd, e);
+	int fd = -1, r = sockets_connect(t->nm, &t->x->rec, which, &t->x->rec.proc[EXEC_VMM],
+					 OPS_CONNECT_WAIT_MS, &fd, e);
 
 	if (r == 0)
 		t->ret_fds[t->n_ret_fds++] = fd;
@@ -115,7 +122,10 @@ static int run_connect(struct child_task *t, enum exec_socket which, struct err 
 }
 
 static int run_qmp_open(struct child_task *t, struct err *e) { return run_connect(t, EXEC_QMP, e); }
-static int run_channel_open(struct child_task *t, struct err *e) { return run_connect(t, EXEC_CHANNEL, e); }
+static int run_channel_open(struct child_task *t, struct err *e)
+{
+	return run_connect(t, EXEC_CHANNEL, e);
+}
 
 static int run_template_begin(struct child_task *t, struct err *e)
 {
@@ -143,7 +153,8 @@ static int run_template_manifest(struct child_task *t, struct err *e)
 {
 	struct nm_manifest_rep *rep = t->rep;
 
-	return template_manifest(t->nm, ((const struct nm_template *)t->req)->template, &rep->manifest, e);
+	return template_manifest(t->nm, ((const struct nm_template *)t->req)->template,
+				 &rep->manifest, e);
 }
 
 /* clang-format off */
@@ -203,9 +214,9 @@ static void op_misuse(struct op_call *c, const char *why)
 {
 	struct ipc_peer *peer = ipc_call_peer(c->call);
 
-	log_error("peer broke the protocol and is closed", F_STR("op", op_name(c->row)), F_STR("why", why),
-		  F_REQ(ipc_call_req_id(c->call)), F_INT("pid", ipc_peer_cred(peer)->pid),
-		  F_UINT("uid", ipc_peer_cred(peer)->uid));
+	log_error("peer broke the protocol and is closed", F_STR("op", op_name(c->row)),
+		  F_STR("why", why), F_REQ(ipc_call_req_id(c->call)),
+		  F_INT("pid", ipc_peer_cred(peer)->pid), F_UINT("uid", ipc_peer_cred(peer)->uid));
 	ipc_peer_close(peer);
 	op_fail_with(c, -EPROTO, "protocol", why);
 }
@@ -221,7 +232,8 @@ static void op_done(struct nm *nm, const struct child_result *res, void *arg)
 	if (res->err.num < 0) {
 		op_fail(nm, w->call, op_name(w->row), &res->err);
 	} else {
-		log_debug("operation done", F_STR("op", op_name(w->row)), F_REQ(ipc_call_req_id(w->call)),
+		log_debug("operation done", F_STR("op", op_name(w->row)),
+			  F_REQ(ipc_call_req_id(w->call)),
 			  F_INT("ms", clock_mono_ms() - w->since_ms));
 		ipc_answer(w->call, res->rep, res->fds, res->n_fds);
 	}
@@ -230,7 +242,9 @@ static void op_done(struct nm *nm, const struct child_result *res, void *arg)
 
 static void op_key(char dst[CHILD_KEY_MAX], const struct op_call *c)
 {
-	static const char *const kind[] = { [ABOUT_NODE] = "", [ABOUT_EXECUTION] = "", [ABOUT_SANDBOX] = "sandbox ",
+	static const char *const kind[] = { [ABOUT_NODE] = "",
+					    [ABOUT_EXECUTION] = "",
+					    [ABOUT_SANDBOX] = "sandbox ",
 					    [ABOUT_TEMPLATE] = "template " };
 
 	/* Connections are not kept apart: two of them disturb nobody. */
@@ -243,11 +257,20 @@ static void op_key(char dst[CHILD_KEY_MAX], const struct op_call *c)
 static void op_fork(struct op_call *c)
 {
 	struct op_wait *w = x_alloc(sizeof(*w));
-	struct child_task task = { .nm = c->nm, .req = c->req, .x = c->x, .fds = c->fds, .n_fds = c->n_fds,
+	struct child_task task = { .nm = c->nm,
+				   .req = c->req,
+				   .x = c->x,
+				   .fds = c->fds,
+				   .n_fds = c->n_fds,
 				   .spare = { -1, -1, -1, -1 } };
 	char key[CHILD_KEY_MAX];
-	struct child_job job = { .key = key, .op = &nm_ops[c->row - op_rows], .fn = c->row->child_fn, .caps = c->row->caps,
-				 .deadline_ms = c->row->deadline_ms, .done = op_done, .arg = w };
+	struct child_job job = { .key = key,
+				 .op = &nm_ops[c->row - op_rows],
+				 .fn = c->row->child_fn,
+				 .caps = c->row->caps,
+				 .deadline_ms = c->row->deadline_ms,
+				 .done = op_done,
+				 .arg = w };
 	struct err e = { 0 };
 
 	*w = (struct op_wait){ .call = c->call, .row = c->row, .since_ms = clock_mono_ms() };
@@ -262,7 +285,8 @@ static void op_fork(struct op_call *c)
 
 struct sweep_rep { bool clean; };
 static const struct ipc_field sweep_fields[] = { IPC_F_BOOL(struct sweep_rep, clean), IPC_F_END };
-static const struct ipc_op sweep_op = { "destroy", .rep = sweep_fields, .rep_size = sizeof(struct sweep_rep) };
+static const struct ipc_op sweep_op = { "destroy", .rep = sweep_fields,
+					.rep_size = sizeof(struct sweep_rep) };
 
 struct sweep_wait { struct exec *x; struct ipc_call *spawn; struct err why; };     /* spawn: the failed one; may be NULL */
 
@@ -302,7 +326,8 @@ static void sweep_done(struct nm *nm, const struct child_result *res, void *arg)
 		op_fail(nm, w->spawn, nm_ops[NM_SPAWN].name, &w->why);
 	free(w);
 	if (res->err.num < 0) {
-		log_error("execution cannot be destroyed", F_STR("name", x->name), F_ERR(&res->err));
+		log_error("execution cannot be destroyed", F_STR("name", x->name),
+			  F_ERR(&res->err));
 		exec_set_state(x, EXEC_ENDED);
 		answer_waiters(x, &res->err);
 		return;
@@ -365,7 +390,10 @@ static void spawn_done(struct nm *nm, const struct child_result *res, void *arg)
 	if (e.num == 0)
 		exec_record_read(nm->run_fd, x->name, &x->rec, &e);
 	if (e.num < 0) {
-		/* With the last copy of this end gone, jail-init ends by itself, whatever it has become so far. */
+		/*
+		 * With the last copy of this end gone, jail-init ends by itself, whatever it has
+		 * become so far.
+		 */
 		fd_close(TAKE_FD(x->link_fd));
 		start_sweep(x, w->call, &e);
 		free(w);
@@ -373,8 +401,9 @@ static void spawn_done(struct nm *nm, const struct child_result *res, void *arg)
 	}
 	exec_set_state(x, EXEC_ALIVE);
 	watch_start(x);
-	log_info("execution started", F_STR("sandbox", x->rec.sandbox), F_UINT("generation", x->rec.generation),
-		 F_REQ(ipc_call_req_id(w->call)), F_INT("ms", clock_mono_ms() - w->since_ms));
+	log_info("execution started", F_STR("sandbox", x->rec.sandbox),
+		 F_UINT("generation", x->rec.generation), F_REQ(ipc_call_req_id(w->call)),
+		 F_INT("ms", clock_mono_ms() - w->since_ms));
 	ipc_answer(w->call, res->rep, res->fds, res->n_fds);
 	free(w);
 }
@@ -390,10 +419,14 @@ static int take_slot(struct nm *nm, uint32_t *ret, struct err *e)
 		slots_refresh(&nm->slots, &seen);
 	if (slots_take(&nm->slots, ret) == 0)
 		return 0;
-	return err_set_code(e, -EAGAIN, "node-full", "the node runs its %u sandboxes already", nm->slots.n);
+	return err_set_code(e, -EAGAIN, "node-full", "the node runs its %u sandboxes already",
+			    nm->slots.n);
 }
 
-/* link[1] and text[i][1] go to the child. What was opened is closed by exec_free, or by the caller for the far ends. */
+/*
+ * link[1] and text[i][1] go to the child. What was opened is closed by exec_free, or by the caller
+ * for the far ends.
+ */
 static int open_links(struct exec *x, int far[4], struct err *e)
 {
 	int pair[2], text[2];
@@ -403,7 +436,10 @@ static int open_links(struct exec *x, int far[4], struct err *e)
 	x->link_fd = far[SPAWN_LINK_MAIN] = pair[0];
 	far[SPAWN_LINK_INIT] = pair[1];
 	for (int who = EXEC_VMM; who <= EXEC_BRIDGE; who++) {
-		/* Non-blocking at both ends: a program that writes too much loses it and does not wait. */
+		/*
+		 * Non-blocking at both ends: a program that writes too much loses it and does not
+		 * wait.
+		 */
 		if (pipe2(text, O_CLOEXEC | O_NONBLOCK) < 0)
 			return err_errno(e, -errno, "no pipe");
 		x->text_fd[who] = text[0];
@@ -416,9 +452,15 @@ static int start_spawn(struct op_call *c, struct exec *x, struct err *e)
 {
 	struct spawn_wait *w;
 	char key[CHILD_KEY_MAX];
-	struct child_task task = { .nm = c->nm, .req = c->req, .x = x, .spare = { -1, -1, -1, -1 } };
-	struct child_job job = { .key = key, .op = &nm_ops[NM_SPAWN], .fn = spawn_run, .caps = CAPS_SPAWN,
-				 .deadline_ms = SPAWN_DEADLINE_MS, .done = spawn_done };
+	struct child_task task = {
+		.nm = c->nm, .req = c->req, .x = x, .spare = { -1, -1, -1, -1 }
+	};
+	struct child_job job = { .key = key,
+				 .op = &nm_ops[NM_SPAWN],
+				 .fn = spawn_run,
+				 .caps = CAPS_SPAWN,
+				 .deadline_ms = SPAWN_DEADLINE_MS,
+				 .done = spawn_done };
 	int r = open_links(x, task.spare, e);
 
 	str_format(key, sizeof(key), "sandbox %s", x->rec.sandbox);
@@ -446,13 +488,14 @@ static void op_spawn(struct op_call *c)
 	struct exec *x;
 	char key[CHILD_KEY_MAX];
 
-	if (vmm_mode_of(req->mode, &mode) < 0 || mode == VMM_PROBE || vmm_accel_of(req->accel, &accel) < 0 ||
-	    !template_name_ok(req->template)) {
+	if (vmm_mode_of(req->mode, &mode) < 0 || mode == VMM_PROBE ||
+	    vmm_accel_of(req->accel, &accel) < 0 || !template_name_ok(req->template)) {
 		op_misuse(c, "unknown mode, accelerator or template name");
 		return;
 	}
 	if (exec_of_sandbox(c->nm, req->sandbox)) {
-		op_fail_with(c, -EBUSY, "execution-exists", "another execution of this sandbox is there");
+		op_fail_with(c, -EBUSY, "execution-exists",
+			     "another execution of this sandbox is there");
 		return;
 	}
 	/* A template that is being committed must not get another writer. */
@@ -517,7 +560,8 @@ static bool execution_in_order(struct op_call *c)
 	const struct nm_exec *req = c->req;
 	unsigned state;
 
-	if (!id_sandbox_ok(req->sandbox) || req->generation < 1 || req->generation > NM_GENERATION_MAX) {
+	if (!id_sandbox_ok(req->sandbox) || req->generation < 1 ||
+	    req->generation > NM_GENERATION_MAX) {
 		op_misuse(c, "not a sandbox or not a generation");
 		return false;
 	}
@@ -595,16 +639,24 @@ static void dispatch(struct op_call *c)
 		op_fork(c);
 }
 
-#define HANDLER(OP) \
-	static void on_##OP(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg) \
-	{ \
-		dispatch(&(struct op_call){ .nm = arg, .call = call, .row = &op_rows[OP], .req = req, .fds = fds, .n_fds = n_fds }); \
+#define HANDLER(OP)                                                                                \
+	static void on_##OP(struct ipc_call *call, const void *req, int *fds, size_t n_fds,        \
+			    void *arg)                                                             \
+	{                                                                                          \
+		dispatch(&(struct op_call) { .nm = arg,                                            \
+					     .call = call,                                         \
+					     .row = &op_rows[OP],                                  \
+					     .req = req,                                           \
+					     .fds = fds,                                           \
+					     .n_fds = n_fds });                                    \
 	}
 
-#define ALL_OPS(X) \
-	X(NM_LIST) X(NM_STATS) X(NM_DISK_CREATE) X(NM_DISK_DELETE) X(NM_SPAWN) X(NM_QMP_OPEN) X(NM_CHANNEL_OPEN) \
-	X(NM_VERIFY) X(NM_KILL) X(NM_DESTROY) X(NM_TEMPLATE_BEGIN) X(NM_TEMPLATE_COMMIT) X(NM_TEMPLATE_DROP) \
-	X(NM_TEMPLATE_IMPORT) X(NM_TEMPLATE_MANIFEST)
+#define ALL_OPS(X)                                                                                 \
+	X(NM_LIST)                                                                                 \
+	X(NM_STATS) X(NM_DISK_CREATE) X(NM_DISK_DELETE) X(NM_SPAWN) X(NM_QMP_OPEN)                 \
+		X(NM_CHANNEL_OPEN) X(NM_VERIFY) X(NM_KILL) X(NM_DESTROY) X(NM_TEMPLATE_BEGIN)      \
+			X(NM_TEMPLATE_COMMIT) X(NM_TEMPLATE_DROP) X(NM_TEMPLATE_IMPORT)            \
+				X(NM_TEMPLATE_MANIFEST)
 
 ALL_OPS(HANDLER)
 

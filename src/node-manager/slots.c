@@ -69,14 +69,18 @@ void slots_refresh(struct slots *s, const struct slots_seen *seen)
 
 /* ---- Looking ---- */
 
-/* A zombie that is the last of its threads: another thread may still hold files, while the first is a zombie already. */
+/*
+ * A zombie that is the last of its threads: another thread may still hold files, while the first is
+ * a zombie already.
+ */
 static bool process_is_over(const char *status)
 {
 	return (strstr(status, "\nState:\tZ") || strstr(status, "\nState:\tX")) &&
 	       (strstr(status, "\nThreads:\t1\n") || strstr(status, "\nThreads:\t0\n"));
 }
 
-int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid, void *arg), void *arg)
+int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid, void *arg),
+		       void *arg)
 {
 	DIR *d = opendir("/proc");
 
@@ -130,7 +134,8 @@ static void mark_folder(const struct slots_mark *m, const char *path)
 	if (!d)
 		return;
 	for (struct dirent *de; (de = readdir(d));) {
-		if (fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !str_eq(de->d_name, ".."))
+		if (fstatat(dirfd(d), de->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    !str_eq(de->d_name, ".."))
 			mark_uid(m, st.st_uid);
 	}
 	closedir(d);
@@ -143,10 +148,12 @@ static void mark_ipc_line(const struct slots_mark *m, const char *head, char *li
 	autofree char *names = x_strdup(head);
 	char *name = strtok_r(names, " ", &hsave), *word = strtok_r(line, " ", &lsave);
 
-	for (; name && word; name = strtok_r(NULL, " ", &hsave), word = strtok_r(NULL, " ", &lsave)) {
+	for (; name && word;
+	     name = strtok_r(NULL, " ", &hsave), word = strtok_r(NULL, " ", &lsave)) {
 		uint64_t uid;
 
-		if ((str_eq(name, "uid") || str_eq(name, "cuid")) && str_to_u64(word, UINT32_MAX, &uid) == 0)
+		if ((str_eq(name, "uid") || str_eq(name, "cuid")) &&
+		    str_to_u64(word, UINT32_MAX, &uid) == 0)
 			mark_uid(m, (uid_t)uid);
 	}
 }

@@ -1,6 +1,7 @@
 /*
- * Slots: four uids each (VMM, bridge, gateway, spare), uid_base + 4 * slot + i. A slot is free again only when no process,
- * no file in /dev/shm and no System V or POSIX IPC object of this machine belongs to one of its uids.
+ * Slots: four uids each (VMM, bridge, gateway, spare), uid_base + 4 * slot + i. A slot is free
+ * again only when no process, no file in /dev/shm and no System V or POSIX IPC object of this
+ * machine belongs to one of its uids.
  */
 #ifndef NODE_MANAGER_SLOTS_H
 #define NODE_MANAGER_SLOTS_H
@@ -33,12 +34,19 @@ uid_t slots_uid(const struct slots *s, uint32_t slot, enum slot_uid which);
 /* Dirty slots that own nothing any more become free. */
 void slots_refresh(struct slots *s, const struct slots_seen *seen);
 
-/* Looks through /proc, /dev/shm, /dev/mqueue and /proc/sysvipc. Takes some ms: for children and the start. */
+/*
+ * Looks through /proc, /dev/shm, /dev/mqueue and /proc/sysvipc. Takes some ms: for children and the
+ * start.
+ */
 int slots_scan(const struct slots *s, struct slots_seen *ret, struct err *e);
 void slots_scan_objects(const struct slots *s, struct slots_seen *ret);  /* the same without processes */
 bool slots_seen_has(const struct slots_seen *seen, uint32_t slot);
 
-/* Calls fn for each process (zombies left out) whose real, effective or saved uid is in [first, first + n). */
-int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid, void *arg), void *arg);
+/*
+ * Calls fn for each process (zombies left out) whose real, effective or saved uid is in [first,
+ * first + n).
+ */
+int slots_each_process(uid_t first, uint32_t n, void (*fn)(pid_t pid, uid_t uid, void *arg),
+		       void *arg);
 
 #endif

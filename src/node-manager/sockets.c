@@ -23,21 +23,23 @@ static const struct { int type; bool for_sbx; } socket_kinds[EXEC_SOCKET_COUNT] 
 	[EXEC_CONTROL] = { SOCK_SEQPACKET, true },
 };
 
-static int socket_address(const struct nm *nm, const char *name, enum exec_socket which, struct sockaddr_un *ret,
-			  struct err *e)
+static int socket_address(const struct nm *nm, const char *name, enum exec_socket which,
+			  struct sockaddr_un *ret, struct err *e)
 {
 	char path[PATH_MAX];
-	int r = conf_path(&nm->conf, path, CONF_RUN, SOCKETS_FOLDER "/%s/%s", name, exec_socket_names[which]);
+	int r = conf_path(&nm->conf, path, CONF_RUN, SOCKETS_FOLDER "/%s/%s", name,
+			  exec_socket_names[which]);
 
 	memset(ret, 0, sizeof(*ret));
 	ret->sun_family = AF_UNIX;
 	if (r == 0)
 		r = str_copy(ret->sun_path, sizeof(ret->sun_path), path);
-	return r < 0 ? err_errno(e, r, "the socket's path is too long; choose a shorter run folder") : 0;
+	return r < 0 ? err_errno(e, r, "the socket's path is too long; choose a shorter run folder")
+		     : 0;
 }
 
-static int socket_bind(struct nm *nm, const char *name, enum exec_socket which, struct exec_record *rec, int *ret,
-		       struct err *e)
+static int socket_bind(struct nm *nm, const char *name, enum exec_socket which,
+		       struct exec_record *rec, int *ret, struct err *e)
 {
 	uid_t uid = socket_kinds[which].for_sbx ? nm->conf.users[CONF_USER_SBX] : 0;
 	struct sockaddr_un sa;
@@ -57,14 +59,16 @@ static int socket_bind(struct nm *nm, const char *name, enum exec_socket which, 
 	if (r < 0)
 		return err_errno(e, -errno, "the socket %s cannot be bound", sa.sun_path);
 	if (lchown(sa.sun_path, uid, uid) < 0 || lstat(sa.sun_path, &st) < 0)
-		return err_errno(e, -errno, "the socket %s cannot be given to its user", sa.sun_path);
+		return err_errno(e, -errno, "the socket %s cannot be given to its user",
+				 sa.sun_path);
 	rec->socket[which].dev = st.st_dev;
 	rec->socket[which].ino = st.st_ino;
 	*ret = TAKE_FD(fd);
 	return 0;
 }
 
-int sockets_make(struct nm *nm, const char *name, struct exec_record *rec, int ret_fds[EXEC_SOCKET_COUNT], struct err *e)
+int sockets_make(struct nm *nm, const char *name, struct exec_record *rec,
+		 int ret_fds[EXEC_SOCKET_COUNT], struct err *e)
 {
 	int fds[EXEC_SOCKET_COUNT] = { -1, -1, -1, -1 };
 	int r = 0;
@@ -84,7 +88,8 @@ int sockets_make(struct nm *nm, const char *name, struct exec_record *rec, int r
 
 int sockets_remove(struct nm *nm, const char *name)
 {
-	autoclose int dir = fd_openat_beneath(nm->sockets_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+	autoclose int dir =
+		fd_openat_beneath(nm->sockets_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 
 	if (dir < 0)
 		return dir == -ENOENT ? 0 : dir;
@@ -100,10 +105,11 @@ bool sockets_same(struct nm *nm, const struct exec_record *rec, enum exec_socket
 	char path[EXEC_NAME_MAX + 32];
 	struct stat st;
 
-	return str_format(path, sizeof(path), "%s.%llu/%s", rec->sandbox, (unsigned long long)rec->generation,
-			  exec_socket_names[which]) == 0 &&
-	       fstatat(nm->sockets_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode) &&
-	       st.st_dev == rec->socket[which].dev && st.st_ino == rec->socket[which].ino;
+	return str_format(path, sizeof(path), "%s.%llu/%s", rec->sandbox,
+			  (unsigned long long)rec->generation, exec_socket_names[which]) == 0 &&
+	       fstatat(nm->sockets_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       S_ISSOCK(st.st_mode) && st.st_dev == rec->socket[which].dev &&
+	       st.st_ino == rec->socket[which].ino;
 }
 
 static int connect_once(const struct sockaddr_un *sa, int type, int *ret)
@@ -117,7 +123,8 @@ static int connect_once(const struct sockaddr_un *sa, int type, int *ret)
 }
 
 /* Until somebody listens (or has room: EAGAIN), the process ends, or time is up. */
-static int connect_retry(const struct sockaddr_un *sa, int type, int pidfd, int deadline_ms, int *ret)
+static int connect_retry(const struct sockaddr_un *sa, int type, int pidfd, int deadline_ms,
+			 int *ret)
 {
 	int64_t end = clock_mono_ms() + deadline_ms;
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };
@@ -134,8 +141,8 @@ static int connect_retry(const struct sockaddr_un *sa, int type, int pidfd, int 
 	}
 }
 
-int sockets_connect(struct nm *nm, const struct exec_record *rec, enum exec_socket which, const struct exec_proc *proc,
-		    int deadline_ms, int *ret_fd, struct err *e)
+int sockets_connect(struct nm *nm, const struct exec_record *rec, enum exec_socket which,
+		    const struct exec_proc *proc, int deadline_ms, int *ret_fd, struct err *e)
 {
 	autoclose int pidfd = proc_pidfd_open((pid_t)proc->pid), fd = -1;
 	struct proc_id id = { .pid = (pid_t)proc->pid, .start_ticks = proc->start };
@@ -145,9 +152,11 @@ int sockets_connect(struct nm *nm, const struct exec_record *rec, enum exec_sock
 	int r;
 
 	if (pidfd < 0 || !proc_id_same(&id))
-		return err_set_code(e, -ESRCH, "execution-gone", "the process behind %s has ended", exec_socket_names[which]);
+		return err_set_code(e, -ESRCH, "execution-gone", "the process behind %s has ended",
+				    exec_socket_names[which]);
 	if (!sockets_same(nm, rec, which))
-		return err_set_code(e, -EPERM, "socket-replaced", "%s is not the socket of this execution",
+		return err_set_code(e, -EPERM, "socket-replaced",
+				    "%s is not the socket of this execution",
 				    exec_socket_names[which]);
 	exec_name(name, rec->sandbox, rec->generation);
 	r = socket_address(nm, name, which, &sa, e);
@@ -158,8 +167,8 @@ int sockets_connect(struct nm *nm, const struct exec_record *rec, enum exec_sock
 		return err_errno(e, r, "%s does not answer", exec_socket_names[which]);
 	r = fd_peer_cred(fd, &peer);
 	if (r < 0 || (uint64_t)peer.pid != proc->pid || peer.uid != proc->uid)
-		return err_set_code(e, -EPERM, "vmm-listener", "process %d of uid %u listens at %s", (int)peer.pid,
-				    (unsigned)peer.uid, exec_socket_names[which]);
+		return err_set_code(e, -EPERM, "vmm-listener", "process %d of uid %u listens at %s",
+				    (int)peer.pid, (unsigned)peer.uid, exec_socket_names[which]);
 	r = fd_set_nonblock(fd, false);
 	if (r < 0)
 		return err_errno(e, r, "the connection's mode");

@@ -4,9 +4,9 @@
  *	1 cgroups  2 sockets  3 disk and memory  4 network namespace, TAP  5 jail: three processes
  *	6 QMP connection, peer checked  7 record  8 "go" to jail-init
  *
- * That the uids are unused was seen when the slot became free. The record is the point of return: before it, the death of
- * this child ends the processes (jail.c), and the sweep finds the rest by its name. Between 7 and 8 the processes end too, and
- * the record says whose remains they are.
+ * That the uids are unused was seen when the slot became free. The record is the point of return:
+ * before it, the death of this child ends the processes (jail.c), and the sweep finds the rest by
+ * its name. Between 7 and 8 the processes end too, and the record says whose remains they are.
  */
 #include "node-manager/spawn.h"
 
@@ -58,7 +58,8 @@ static int step_cgroups(struct spawn *s, struct err *e)
 	if (r == 0)
 		r = spawn_fault("nm.spawn.cgroups", e);
 
-	return r < 0 ? r : cgroup_make(&s->nm->cgroups, s->name, s->vmm.memory_mib, s->vmm.vcpus, e);
+	return r < 0 ? r
+		     : cgroup_make(&s->nm->cgroups, s->name, s->vmm.memory_mib, s->vmm.vcpus, e);
 }
 
 static int step_sockets(struct spawn *s, struct err *e)
@@ -68,7 +69,8 @@ static int step_sockets(struct spawn *s, struct err *e)
 	return r < 0 ? r : sockets_make(s->nm, s->name, &s->rec, s->jail.socket, e);
 }
 
-static int bind_file(struct spawn *s, const char *data_path, const char *target, bool writable, struct err *e)
+static int bind_file(struct spawn *s, const char *data_path, const char *target, bool writable,
+		     struct err *e)
 {
 	struct jail_bind *b = &s->jail.bind[s->jail.n_binds];
 	int r = conf_path(&s->nm->conf, b->source, CONF_STATE, "data/%s", data_path);
@@ -81,12 +83,14 @@ static int bind_file(struct spawn *s, const char *data_path, const char *target,
 	return 0;
 }
 
-static int bind_template_file(struct spawn *s, const char *file, const char *target, bool writable, struct err *e)
+static int bind_template_file(struct spawn *s, const char *file, const char *target, bool writable,
+			      struct err *e)
 {
 	char path[DISK_NAME_MAX + 32];
 	int r = template_path(path, s->req->template, s->vmm.mode == VMM_TEMPLATE, file);
 
-	return r < 0 ? err_errno(e, r, "the template's path") : bind_file(s, path, target, writable, e);
+	return r < 0 ? err_errno(e, r, "the template's path")
+		     : bind_file(s, path, target, writable, e);
 }
 
 static int open_template_file(struct spawn *s, const char *file, int flags, int *ret, struct err *e)
@@ -97,8 +101,9 @@ static int open_template_file(struct spawn *s, const char *file, int flags, int 
 	if (r == 0)
 		r = fd_openat_beneath(s->nm->data_fd, path, flags | O_CLOEXEC, 0);
 	if (r == -ENOENT)
-		return err_set_code(e, r, "template-not-found", "the template %s has no file %s on this node",
-				    s->req->template, file);
+		return err_set_code(e, r, "template-not-found",
+				    "the template %s has no file %s on this node", s->req->template,
+				    file);
 	if (r < 0)
 		return err_errno(e, r, "the template's file %s cannot be opened", file);
 	*ret = r;
@@ -128,7 +133,8 @@ static int check_memory_size(struct spawn *s, struct err *e)
 	if (r < 0)
 		return r;
 	if (fstat(fd, &st) < 0 || st.st_size != (off_t)s->vmm.memory_mib << 20)
-		return err_set(e, -EINVAL, "the template's memory is not of %u MiB", s->vmm.memory_mib);
+		return err_set(e, -EINVAL, "the template's memory is not of %u MiB",
+			       s->vmm.memory_mib);
 	return 0;
 }
 
@@ -142,7 +148,9 @@ static int step_memory(struct spawn *s, struct err *e)
 		return r < 0 ? r : bind_file(s, zero, VMM_JAIL_MEM, false, e);
 	}
 	r = s->vmm.mode == VMM_TEMPLATE ? own_memory(s, e) : check_memory_size(s, e);
-	return r < 0 ? r : bind_template_file(s, TEMPLATE_MEM, VMM_JAIL_MEM, s->vmm.mode == VMM_TEMPLATE, e);
+	return r < 0 ? r
+		     : bind_template_file(s, TEMPLATE_MEM, VMM_JAIL_MEM,
+					  s->vmm.mode == VMM_TEMPLATE, e);
 }
 
 static int step_disk(struct spawn *s, struct err *e)
@@ -161,8 +169,9 @@ static int step_disk(struct spawn *s, struct err *e)
 	if (r < 0)
 		return r;
 	/* What the VMM writes: image and memory, neither of which grows. */
-	s->jail.vmm_file_bytes = (uint64_t)st.st_size > (uint64_t)s->vmm.memory_mib << 20 ? (uint64_t)st.st_size
-										  : (uint64_t)s->vmm.memory_mib << 20;
+	s->jail.vmm_file_bytes = (uint64_t)st.st_size > (uint64_t)s->vmm.memory_mib << 20
+					 ? (uint64_t)st.st_size
+					 : (uint64_t)s->vmm.memory_mib << 20;
 	if (s->vmm.mode == VMM_RESTORE)
 		return open_template_file(s, TEMPLATE_STATE, O_RDONLY, &s->state_fd, e);
 	r = bind_template_file(s, TEMPLATE_KERNEL, VMM_JAIL_KERNEL, false, e);
@@ -182,8 +191,14 @@ static int step_net(struct spawn *s, struct err *e)
 static int step_jail(struct spawn *s, struct err *e)
 {
 	char generation[24], peer[24];
-	char *bridge[] = { (char *)JAIL_BRIDGE_PROGRAM, (char *)"--sandbox", s->rec.sandbox, (char *)"--generation",
-			   generation, (char *)"--peer-uid", peer, NULL };
+	char *bridge[] = { (char *)JAIL_BRIDGE_PROGRAM,
+			   (char *)"--sandbox",
+			   s->rec.sandbox,
+			   (char *)"--generation",
+			   generation,
+			   (char *)"--peer-uid",
+			   peer,
+			   NULL };
 	int r = spawn_fault("nm.spawn.jail", e);
 
 	if (r == 0)
@@ -234,7 +249,8 @@ static int step_record(struct spawn *s, struct err *e)
 	if (r == 0)
 		r = spawn_fault("nm.spawn.qmp", e);
 	if (r == 0)
-		r = sockets_connect(s->nm, &s->rec, EXEC_QMP, &s->rec.proc[EXEC_VMM], SPAWN_QMP_WAIT_MS, &qmp, e);
+		r = sockets_connect(s->nm, &s->rec, EXEC_QMP, &s->rec.proc[EXEC_VMM],
+				    SPAWN_QMP_WAIT_MS, &qmp, e);
 	if (r < 0)
 		return r;
 	s->t->ret_fds[s->t->n_ret_fds++] = qmp;
@@ -251,7 +267,8 @@ static int step_go(struct spawn *s, struct err *e)
 	struct nm_spawn_rep *rep = s->t->rep;
 	const struct exec_proc *p = s->rec.proc;
 
-	if (send(s->t->spare[SPAWN_LINK_MAIN], JAIL_INIT_GO, strlen(JAIL_INIT_GO), MSG_NOSIGNAL) < 0)
+	if (send(s->t->spare[SPAWN_LINK_MAIN], JAIL_INIT_GO, strlen(JAIL_INIT_GO), MSG_NOSIGNAL) <
+	    0)
 		return err_errno(e, -errno, "jail-init does not listen");
 	*rep = (struct nm_spawn_rep){
 		.slot = s->rec.slot, .vmm_uid = p[EXEC_VMM].uid, .bridge_uid = p[EXEC_BRIDGE].uid,
@@ -273,12 +290,17 @@ static int spawn_prepare(struct spawn *s, struct err *e)
 	enum vmm_mode mode;
 	enum vmm_accel accel;
 
-	if (vmm_mode_of(s->req->mode, &mode) < 0 || mode == VMM_PROBE || vmm_accel_of(s->req->accel, &accel) < 0)
+	if (vmm_mode_of(s->req->mode, &mode) < 0 || mode == VMM_PROBE ||
+	    vmm_accel_of(s->req->accel, &accel) < 0)
 		return err_set(e, -EINVAL, "unknown mode or accelerator");
 	if (s->req->memory_mib > VMM_MEMORY_MIB_MAX || s->req->vcpus > VMM_VCPUS_MAX)
-		return err_set(e, -EINVAL, "a sandbox has at most %d MiB and %d virtual CPUs", VMM_MEMORY_MIB_MAX, VMM_VCPUS_MAX);
-	s->vmm = (struct vmm_spec){ .mode = mode, .accel = accel, .memory_mib = (uint32_t)s->req->memory_mib,
-				    .vcpus = (uint32_t)s->req->vcpus, .tsc_khz = s->nm->tsc_khz };
+		return err_set(e, -EINVAL, "a sandbox has at most %d MiB and %d virtual CPUs",
+			       VMM_MEMORY_MIB_MAX, VMM_VCPUS_MAX);
+	s->vmm = (struct vmm_spec) { .mode = mode,
+				     .accel = accel,
+				     .memory_mib = (uint32_t)s->req->memory_mib,
+				     .vcpus = (uint32_t)s->req->vcpus,
+				     .tsc_khz = s->nm->tsc_khz };
 	str_copy(s->rec.boot_id, sizeof(s->rec.boot_id), s->nm->boot_id);
 	str_copy(s->rec.template, sizeof(s->rec.template), s->req->template);
 	str_copy(s->rec.mode, sizeof(s->rec.mode), s->req->mode);
@@ -300,7 +322,12 @@ static int spawn_prepare(struct spawn *s, struct err *e)
 
 int spawn_run(struct child_task *t, struct err *e)
 {
-	struct spawn s = { .t = t, .nm = t->nm, .req = t->req, .name = t->x->name, .rec = t->x->rec, .state_fd = -1 };
+	struct spawn s = { .t = t,
+			   .nm = t->nm,
+			   .req = t->req,
+			   .name = t->x->name,
+			   .rec = t->x->rec,
+			   .state_fd = -1 };
 	int r = spawn_prepare(&s, e);
 
 	for (size_t i = 0; i < ARRAY_LEN(spawn_steps) && r == 0; i++)

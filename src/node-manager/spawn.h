@@ -1,4 +1,7 @@
-/* The making of an execution, in a forked child. All or nothing: what a failed one leaves is swept away (sweep.c). */
+/*
+ * The making of an execution, in a forked child. All or nothing: what a failed one leaves is swept
+ * away (sweep.c).
+ */
 #ifndef NODE_MANAGER_SPAWN_H
 #define NODE_MANAGER_SPAWN_H
 

@@ -45,11 +45,12 @@ static bool kill_recorded(const struct exec_record *rec)
 		struct proc_id id;
 
 		/*
-		 * The pidfd first, then the comparison: after it the number cannot have become another process. It is
-		 * readable when the last thread has ended; a zombie's other threads may still hold files.
+		 * The pidfd first, then the comparison: after it the number cannot have become
+		 * another process. It is readable when the last thread has ended; a zombie's other
+		 * threads may still hold files.
 		 */
-		if (pidfd >= 0 && proc_id_of(pid, &id) == 0 && id.start_ticks == rec->proc[i].start &&
-		    poll(&over, 1, 0) == 0) {
+		if (pidfd >= 0 && proc_id_of(pid, &id) == 0 &&
+		    id.start_ticks == rec->proc[i].start && poll(&over, 1, 0) == 0) {
 			proc_pidfd_signal(pidfd, SIGKILL);
 			any = true;
 		}
@@ -67,18 +68,21 @@ static bool kill_all(struct nm *nm, const char *name, const struct exec_record *
 		return true;
 	/* All of /proc, some ms: only when the quick ways find nothing any more. */
 	if (slot != SWEEP_NO_SLOT)
-		slots_each_process(slots_uid(&nm->slots, (uint32_t)slot, SLOT_VMM), SLOT_UIDS, kill_process, &k);
+		slots_each_process(slots_uid(&nm->slots, (uint32_t)slot, SLOT_VMM), SLOT_UIDS,
+				   kill_process, &k);
 	return k.n > 0;
 }
 
-static int end_processes(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot, struct err *e)
+static int end_processes(struct nm *nm, const char *name, const struct exec_record *rec,
+			 uint64_t slot, struct err *e)
 {
 	int64_t end = clock_mono_ms() + SWEEP_WAIT_MS;
 	int wait_ms = SWEEP_POLL_MS_MIN;
 
 	while (kill_all(nm, name, rec, slot)) {
 		if (clock_mono_ms() >= end)
-			return err_set_code(e, -EBUSY, "process-stays", "a process of %s does not end", name);
+			return err_set_code(e, -EBUSY, "process-stays",
+					    "a process of %s does not end", name);
 		poll(NULL, 0, wait_ms);
 		wait_ms = wait_ms * 2 < SWEEP_POLL_MS_MAX ? wait_ms * 2 : SWEEP_POLL_MS_MAX;
 	}
@@ -103,7 +107,8 @@ static int sweep_fault(const char *step, struct err *e)
 	return r < 0 ? err_errno(e, r, "failpoint %s", step) : 0;
 }
 
-int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot, struct err *e)
+int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot,
+		    struct err *e)
 {
 	char path[PATH_MAX];
 	int r = sweep_fault("nm.destroy.begin", e);
@@ -135,7 +140,8 @@ int sweep_run(struct child_task *t, struct err *e)
 {
 	struct exec *x = t->x;
 
-	return sweep_execution(t->nm, x->name, x->rec.proc[EXEC_INIT].pid ? &x->rec : NULL, x->rec.slot, e);
+	return sweep_execution(t->nm, x->name, x->rec.proc[EXEC_INIT].pid ? &x->rec : NULL,
+			       x->rec.slot, e);
 }
 
 /* ---- Start ---- */
@@ -157,8 +163,8 @@ static void adopt(const char *name, void *arg)
 	x->rec = rec;
 	x->state = EXEC_ALIVE;
 	watch_start(x);
-	log_info("execution adopted", F_STR("sandbox", rec.sandbox), F_UINT("generation", rec.generation),
-		 F_STR("state", exec_state_names[x->state]));
+	log_info("execution adopted", F_STR("sandbox", rec.sandbox),
+		 F_UINT("generation", rec.generation), F_STR("state", exec_state_names[x->state]));
 }
 
 static bool is_ours(struct nm *nm, const char *name)

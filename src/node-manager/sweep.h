@@ -1,4 +1,7 @@
-/* The unmaking of an execution, whole or half made: for DESTROY, a failed spawn, and the start of the program. */
+/*
+ * The unmaking of an execution, whole or half made: for DESTROY, a failed spawn, and the start of
+ * the program.
+ */
 #ifndef NODE_MANAGER_SWEEP_H
 #define NODE_MANAGER_SWEEP_H
 
@@ -9,13 +12,18 @@
 #define SWEEP_NO_SLOT UINT64_MAX
 
 /*
- * Ends every process (by record, by cgroup, by uid), waits until they are gone, removes namespace, sockets, cgroups and,
- * last, the record. Then no process has a uid of the slot. slot: SWEEP_NO_SLOT when unknown. What is not there is no error: it can be repeated at any point.
+ * Ends every process (by record, by cgroup, by uid), waits until they are gone, removes namespace,
+ * sockets, cgroups and, last, the record. Then no process has a uid of the slot. slot:
+ * SWEEP_NO_SLOT when unknown. What is not there is no error: it can be repeated at any point.
  */
-int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot, struct err *e);
+int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot,
+		    struct err *e);
 int sweep_run(struct child_task *t, struct err *e);      /* the same for t->x, in a child */
 
-/* At the start: adopts what has a record and lives, removes everything else that is named like an execution. */
+/*
+ * At the start: adopts what has a record and lives, removes everything else that is named like an
+ * execution.
+ */
 int sweep_start(struct nm *nm, struct err *e);
 
 #endif

@@ -14,7 +14,10 @@
 #include "base/log.h"
 #include "base/str.h"
 
-/* In the order in which they are copied; the manifest is last, so a folder that has one is complete. */
+/*
+ * In the order in which they are copied; the manifest is last, so a folder that has one is
+ * complete.
+ */
 static const struct { const char *name; bool from_conf; } template_files[] = {
 	{ DISK_IMAGE, true }, { TEMPLATE_KERNEL, true }, { TEMPLATE_INITRD, true },
 	{ TEMPLATE_MEM, false }, { TEMPLATE_STATE, false }, { TEMPLATE_MANIFEST, false },
@@ -22,18 +25,22 @@ static const struct { const char *name; bool from_conf; } template_files[] = {
 
 bool template_name_ok(const char *name)
 {
-	return str_is(name, 1, NM_TEMPLATE_MAX, "abcdefghijklmnopqrstuvwxyz0123456789-") && name[0] != '-';
+	return str_is(name, 1, NM_TEMPLATE_MAX, "abcdefghijklmnopqrstuvwxyz0123456789-") &&
+	       name[0] != '-';
 }
 
 int template_path(char dst[DISK_NAME_MAX + 32], const char *name, bool staging, const char *file)
 {
-	return str_format(dst, DISK_NAME_MAX + 32, DISK_TEMPLATES "/%s%s%s/%s", staging ? "." : "", name,
-			  staging ? ".new" : "", file);
+	return str_format(dst, DISK_NAME_MAX + 32, DISK_TEMPLATES "/%s%s%s/%s", staging ? "." : "",
+			  name, staging ? ".new" : "", file);
 }
 
 static char *staging_name(const char *name) { return x_asprintf(".%s.new", name); }
 
-/* 1 = complete: read-only, which is set after everything was written and named. 0 = not there; what is half made is dropped. */
+/*
+ * 1 = complete: read-only, which is set after everything was written and named. 0 = not there; what
+ * is half made is dropped.
+ */
 static int template_is_there(int dir, const char *name, struct err *e)
 {
 	bool read_only = false;
@@ -123,7 +130,9 @@ int template_begin(struct nm *nm, const char *name, struct err *e)
 		return dir;
 	r = template_is_there(dir, name, e);
 	if (r != 0)
-		return r < 0 ? r : err_set_code(e, -EEXIST, "template-exists", "the template %s is there already", name);
+		return r < 0 ? r
+			     : err_set_code(e, -EEXIST, "template-exists",
+					    "the template %s is there already", name);
 	for (size_t i = 0; i < ARRAY_LEN(template_files) && r == 0; i++) {
 		if (template_files[i].from_conf)
 			r = file_bytes(AT_FDCWD, conf_file(nm, template_files[i].name), &bytes);
@@ -160,7 +169,8 @@ static int write_state(int sub, int state_fd, struct err *e)
 	struct stat st;
 	int r;
 
-	if (fstat(state_fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 1 || st.st_size > VMM_STATE_BYTES_MAX)
+	if (fstat(state_fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size < 1 ||
+	    st.st_size > VMM_STATE_BYTES_MAX)
 		return err_set(e, -EINVAL, "the device state is empty, too large or no file");
 	if (unlinkat(sub, TEMPLATE_STATE, 0) < 0 && errno != ENOENT)
 		return err_errno(e, -errno, "an old device state cannot be removed");
@@ -212,7 +222,8 @@ static int publish(int dir, const char *staging, const char *name, struct err *e
 
 /* ---- Cache ---- */
 
-static int cache_path(const struct nm *nm, char dst[PATH_MAX], const char *name, const char *suffix, struct err *e)
+static int cache_path(const struct nm *nm, char dst[PATH_MAX], const char *name, const char *suffix,
+		      struct err *e)
 {
 	int r = conf_path(&nm->conf, dst, CONF_CACHE, "template/%s%s", name, suffix);
 
@@ -231,7 +242,8 @@ static void drop_copy(const char *path)
 static int copy_all(int src, int dst, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(template_files); i++) {
-		int r = disk_copy_file(src, template_files[i].name, dst, template_files[i].name, 0444, e);
+		int r = disk_copy_file(src, template_files[i].name, dst, template_files[i].name,
+				       0444, e);
 
 		if (r < 0)
 			return r;
@@ -268,7 +280,8 @@ static int cache_store(struct nm *nm, const char *name, struct err *e)
 	r = copy_all(src, dst, e);
 	if (r == 0 && FAULT("nm.template-commit.cached") < 0)
 		r = err_set(e, -EIO, "failpoint");
-	if (r == 0 && renameat2(AT_FDCWD, work, AT_FDCWD, path, RENAME_NOREPLACE) < 0 && errno != EEXIST)
+	if (r == 0 && renameat2(AT_FDCWD, work, AT_FDCWD, path, RENAME_NOREPLACE) < 0 &&
+	    errno != EEXIST)
 		r = err_errno(e, -errno, "the cached template cannot be named");
 	drop_copy(work);
 	return r;
@@ -277,7 +290,8 @@ static int cache_store(struct nm *nm, const char *name, struct err *e)
 int template_commit(struct nm *nm, const char *name, json_t *manifest, int state_fd, struct err *e)
 {
 	autoclose int dir = disk_folder(nm, DISK_TEMPLATES, e), sub = -1;
-	autofree char *staging = staging_name(name), *text = json_dumps(manifest, JSON_COMPACT | JSON_SORT_KEYS);
+	autofree char *staging = staging_name(name),
+		      *text = json_dumps(manifest, JSON_COMPACT | JSON_SORT_KEYS);
 	struct err cache_err = { 0 };
 	int r;
 
@@ -287,7 +301,8 @@ int template_commit(struct nm *nm, const char *name, json_t *manifest, int state
 		return err_set(e, -EINVAL, "the manifest is too long");
 	sub = fd_openat_beneath(dir, staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	if (sub < 0)
-		return err_set_code(e, -ENOENT, "template-not-begun", "the template %s was not begun", name);
+		return err_set_code(e, -ENOENT, "template-not-begun",
+				    "the template %s was not begun", name);
 	r = seal_files(sub, e);
 	if (r == 0)
 		r = write_state(sub, state_fd, e);
@@ -300,7 +315,8 @@ int template_commit(struct nm *nm, const char *name, json_t *manifest, int state
 		return r;
 	/* The template stands; a cache that cannot be filled costs time later and nothing else. */
 	if (cache_store(nm, name, &cache_err) < 0)
-		log_warn("template could not be cached", F_STR("template", name), F_ERR(&cache_err));
+		log_warn("template could not be cached", F_STR("template", name),
+			 F_ERR(&cache_err));
 	return 0;
 }
 
@@ -325,7 +341,8 @@ int template_import(struct nm *nm, const char *name, struct err *e)
 	if (src < 0)
 		return err_errno(e, -errno, "the template %s is not in the cache", name);
 	if (fstat(src, &st) < 0 || st.st_uid != 0 || (st.st_mode & 022))
-		return err_set(e, -EPERM, "the cache folder %s must be root's alone to write", path);
+		return err_set(e, -EPERM, "the cache folder %s must be root's alone to write",
+			       path);
 	for (size_t i = 0; i < ARRAY_LEN(template_files); i++) {
 		if (file_bytes(src, template_files[i].name, &bytes) < 0)
 			return err_set(e, -ENOENT, "the cached template %s is not complete", name);
@@ -357,7 +374,8 @@ int template_manifest(struct nm *nm, const char *name, json_t **ret, struct err 
 	if (r == 0)
 		fd = r = fd_openat_beneath(nm->data_fd, path, O_RDONLY | O_CLOEXEC, 0);
 	if (r == -ENOENT)
-		return err_set_code(e, -ENOENT, "template-not-found", "there is no template %s on this node", name);
+		return err_set_code(e, -ENOENT, "template-not-found",
+				    "there is no template %s on this node", name);
 	if (r >= 0) {
 		text = x_alloc(TEMPLATE_MANIFEST_MAX + 1);
 		r = (int)fd_read_full(fd, text, TEMPLATE_MANIFEST_MAX, 1000);

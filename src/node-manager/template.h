@@ -1,7 +1,8 @@
 /*
- * Templates: STATE/data/templates/<id>, a read-only subvolume with image, memory, device state, kernel, initramfs, manifest.
- * While it is made it is the subvolume .<id>.new; the cache folder CACHE/template/<id> holds plain copies for the other
- * instances of the machine and for the next installation.
+ * Templates: STATE/data/templates/<id>, a read-only subvolume with image, memory, device state,
+ * kernel, initramfs, manifest. While it is made it is the subvolume .<id>.new; the cache folder
+ * CACHE/template/<id> holds plain copies for the other instances of the machine and for the next
+ * installation.
  */
 #ifndef NODE_MANAGER_TEMPLATE_H
 #define NODE_MANAGER_TEMPLATE_H

@@ -1,4 +1,7 @@
-/* Unit tests of the parts that need no kernel objects. The whole program: tests/test_node_manager.py. */
+/*
+ * Unit tests of the parts that need no kernel objects. The whole program:
+ * tests/test_node_manager.py.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,9 +30,22 @@
 static void test_exec_names(void **state)
 {
 	static const char *const bad[] = {
-		"", ".", SANDBOX, SANDBOX ".", SANDBOX ".0", SANDBOX ".01", SANDBOX ".+1", SANDBOX ".1 ", SANDBOX ".1.1",
-		SANDBOX ".9007199254740993", SANDBOX ".99999999999999999999", "x0123456789abcdefghij.1",
-		"i0123456789ABCDEFGHIJ.1", SANDBOX "k.1", "../0123456789abcdefgh.1", SANDBOX "/1",
+		"",
+		".",
+		SANDBOX,
+		SANDBOX ".",
+		SANDBOX ".0",
+		SANDBOX ".01",
+		SANDBOX ".+1",
+		SANDBOX ".1 ",
+		SANDBOX ".1.1",
+		SANDBOX ".9007199254740993",
+		SANDBOX ".99999999999999999999",
+		"x0123456789abcdefghij.1",
+		"i0123456789ABCDEFGHIJ.1",
+		SANDBOX "k.1",
+		"../0123456789abcdefgh.1",
+		SANDBOX "/1",
 	};
 	char sandbox[ID_SANDBOX_LEN + 1], name[EXEC_NAME_MAX];
 	uint64_t generation;
@@ -84,8 +100,14 @@ static void remove_dir(char *path, int fd, const char *const *names)
 
 static struct exec_record some_record(void)
 {
-	struct exec_record r = { .boot_id = "boot", .sandbox = SANDBOX, .generation = 7, .slot = 3, .template = "t",
-				 .mode = "restore", .vmm_tree = "v", .bridge_tree = "b" };
+	struct exec_record r = { .boot_id = "boot",
+				 .sandbox = SANDBOX,
+				 .generation = 7,
+				 .slot = 3,
+				 .template = "t",
+				 .mode = "restore",
+				 .vmm_tree = "v",
+				 .bridge_tree = "b" };
 
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		uint64_t *p = (uint64_t *)&r.proc[i];
@@ -123,7 +145,8 @@ static void test_record(void **state)
 	assert_int_equal(exec_record_each(fd, count_name, &n), 0);
 	assert_int_equal(n, 1);
 	/* One that is about another execution than its name says, and one that is cut. */
-	assert_int_equal(fd_read_file(fd, SANDBOX ".7.json", EXEC_RECORD_BYTES_MAX, &text, &len), 0);
+	assert_int_equal(fd_read_file(fd, SANDBOX ".7.json", EXEC_RECORD_BYTES_MAX, &text, &len),
+			 0);
 	assert_int_equal(fd_write_file(fd, SANDBOX ".8.json", text, len, 0600), 0);
 	assert_int_equal(exec_record_read(fd, SANDBOX ".8", &back, NULL), -EBADMSG);
 	assert_int_equal(fd_write_file(fd, SANDBOX ".8.json", text, len - 1, 0600), 0);
@@ -220,7 +243,8 @@ static void test_slots_scan(void **state)
 	pid = fork();
 	if (pid == 0) {
 		close(go[1]);
-		if (setresuid(slots_uid(&s, 5, SLOT_GATEWAY), slots_uid(&s, 5, SLOT_GATEWAY), slots_uid(&s, 5, SLOT_GATEWAY)) < 0 ||
+		if (setresuid(slots_uid(&s, 5, SLOT_GATEWAY), slots_uid(&s, 5, SLOT_GATEWAY),
+			      slots_uid(&s, 5, SLOT_GATEWAY)) < 0 ||
 		    write(ready[1], "x", 1) != 1)
 			_exit(1);
 		_exit(read(go[0], &byte, 1) == 0 ? 0 : 1);
@@ -244,18 +268,27 @@ static void test_slots_scan(void **state)
 	close(ready[1]);
 }
 
-/* Holes stay holes, data are data, the size is the same; with data at both ends, at none, and an empty file. */
+/*
+ * Holes stay holes, data are data, the size is the same; with data at both ends, at none, and an
+ * empty file.
+ */
 static void test_copy(void **state)
 {
-	static const struct { off_t size, at[3]; } files[] = {
-		{ 0, { -1, -1, -1 } }, { 8 << 20, { -1, -1, -1 } }, { 8 << 20, { 0, 4 << 20, (8 << 20) - 5 } }, { 4097, { 4090, -1, -1 } },
+	static const struct { off_t size, at[3];
+	} files[] = {
+		{ 0, { -1, -1, -1 } },
+		{ 8 << 20, { -1, -1, -1 } },
+		{ 8 << 20, { 0, 4 << 20, (8 << 20) - 5 } },
+		{ 4097, { 4090, -1, -1 } },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		char *path = temp_dir();
-		int dir = open(path, O_RDONLY | O_DIRECTORY), src = openat(dir, "a", O_RDWR | O_CREAT, 0600);
+		int dir = open(path, O_RDONLY | O_DIRECTORY),
+		    src = openat(dir, "a", O_RDWR | O_CREAT, 0600);
 		static const char *const names[] = { "a", "b", NULL };
-		autofree char *x = x_alloc((size_t)files[i].size + 1), *y = x_alloc((size_t)files[i].size + 1);
+		autofree char *x = x_alloc((size_t)files[i].size + 1),
+			      *y = x_alloc((size_t)files[i].size + 1);
 		struct stat a, b;
 
 		assert_int_equal(ftruncate(src, files[i].size), 0);
@@ -294,9 +327,10 @@ static void test_handlers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_exec_names), cmocka_unit_test(test_template_names), cmocka_unit_test(test_record),
-		cmocka_unit_test(test_exec_file), cmocka_unit_test(test_slots_order), cmocka_unit_test(test_slots_scan),
-		cmocka_unit_test(test_copy), cmocka_unit_test(test_handlers),
+		cmocka_unit_test(test_exec_names),  cmocka_unit_test(test_template_names),
+		cmocka_unit_test(test_record),	    cmocka_unit_test(test_exec_file),
+		cmocka_unit_test(test_slots_order), cmocka_unit_test(test_slots_scan),
+		cmocka_unit_test(test_copy),	    cmocka_unit_test(test_handlers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,8 +8,9 @@
 #include "node-manager/sockets.h"
 
 /*
- * One poll(2) for all three. A pidfd was opened first and the start time of its process compared then (watch.c), so while it
- * does not say that its process has ended, the number belongs to that process and to no other.
+ * One poll(2) for all three. A pidfd was opened first and the start time of its process compared
+ * then (watch.c), so while it does not say that its process has ended, the number belongs to that
+ * process and to no other.
  */
 static int verify_alive(const struct exec *x, struct err *e)
 {
@@ -18,18 +19,23 @@ static int verify_alive(const struct exec *x, struct err *e)
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		p[i] = (struct pollfd){ .fd = x->watch[i].pidfd, .events = POLLIN };
 		if (p[i].fd < 0)
-			return err_set_code(e, -ESRCH, "process-gone", "the process %s has ended", exec_who_names[i]);
+			return err_set_code(e, -ESRCH, "process-gone", "the process %s has ended",
+					    exec_who_names[i]);
 	}
 	if (poll(p, EXEC_WHO_COUNT, 0) == 0)
 		return 0;
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		if (p[i].revents)
-			return err_set_code(e, -ESRCH, "process-gone", "the process %s has ended", exec_who_names[i]);
+			return err_set_code(e, -ESRCH, "process-gone", "the process %s has ended",
+					    exec_who_names[i]);
 	}
 	return err_set_code(e, -ESRCH, "process-gone", "the processes cannot be watched");
 }
 
-/* The folder belongs to the effective uid of a dumpable process (proc(5)); neither program changes that. */
+/*
+ * The folder belongs to the effective uid of a dumpable process (proc(5)); neither program changes
+ * that.
+ */
 static int verify_uid(const struct exec *x, enum exec_who who, struct err *e)
 {
 	const struct exec_proc *p = &x->rec.proc[who];
@@ -38,7 +44,8 @@ static int verify_uid(const struct exec *x, enum exec_who who, struct err *e)
 
 	str_format(path, sizeof(path), "/proc/%llu", (unsigned long long)p->pid);
 	if (stat(path, &st) < 0 || st.st_uid != p->uid || st.st_gid != p->uid)
-		return err_set_code(e, -EPERM, "uid-changed", "%s does not run under its uid", exec_who_names[who]);
+		return err_set_code(e, -EPERM, "uid-changed", "%s does not run under its uid",
+				    exec_who_names[who]);
 	return 0;
 }
 
@@ -50,7 +57,8 @@ static int verify_executable(const struct exec *x, enum exec_who who, struct err
 
 	str_format(path, sizeof(path), "/proc/%llu/exe", (unsigned long long)p->pid);
 	if (exec_file_of(path, &now) < 0 || !exec_file_eq(&now, &p->exe))
-		return err_set_code(e, -EPERM, "executable-changed", "the executable of %s was replaced or altered",
+		return err_set_code(e, -EPERM, "executable-changed",
+				    "the executable of %s was replaced or altered",
 				    exec_who_names[who]);
 	return 0;
 }
@@ -67,11 +75,13 @@ int verify_execution(struct nm *nm, const struct exec *x, uint64_t bridge_pid, s
 		r = verify_executable(x, EXEC_BRIDGE, e);
 	for (int i = 0; i < EXEC_SOCKET_COUNT && r == 0; i++) {
 		if (!sockets_same(nm, &x->rec, (enum exec_socket)i))
-			r = err_set_code(e, -EPERM, "socket-replaced", "%s is not the socket of this execution",
+			r = err_set_code(e, -EPERM, "socket-replaced",
+					 "%s is not the socket of this execution",
 					 exec_socket_names[i]);
 	}
 	if (r == 0 && bridge_pid && bridge_pid != x->rec.proc[EXEC_BRIDGE].pid)
-		r = err_set_code(e, -EPERM, "bridge-peer", "process %llu listens at the bridge's socket, not the bridge",
+		r = err_set_code(e, -EPERM, "bridge-peer",
+				 "process %llu listens at the bridge's socket, not the bridge",
 				 (unsigned long long)bridge_pid);
 	return r;
 }

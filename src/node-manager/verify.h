@@ -1,5 +1,6 @@
 /*
- * Is this execution still the one that was recorded (B-1, B-2)? Answered inline, at every admission:
+ * Is this execution still the one that was recorded (B-1, B-2)? Answered inline, at every
+ * admission:
  *
  *	processes    the three live, each the one that began at the time of the record (by its pidfd), under their uids
  *	executables  /proc/PID/exe of VMM and bridge: device, inode, size, both times and link count as at the start
@@ -12,8 +13,10 @@
 #include "base/err.h"
 #include "node-manager/nm.h"
 
-/* bridge_pid 0: not compared. -EPERM or -ESRCH with a code: process-gone, uid-changed, executable-changed,
- * socket-replaced, bridge-peer. */
+/*
+ * bridge_pid 0: not compared. -EPERM or -ESRCH with a code: process-gone, uid-changed,
+ * executable-changed, socket-replaced, bridge-peer.
+ */
 int verify_execution(struct nm *nm, const struct exec *x, uint64_t bridge_pid, struct err *e);
 
 #endif

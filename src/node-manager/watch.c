@@ -22,7 +22,8 @@ static void watch_tell(struct exec *x, enum exec_who who, int64_t status)
 		return;
 	w->told = true;
 	log_info("process of an execution ended", F_STR("sandbox", x->rec.sandbox),
-		 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]), F_INT("status", status));
+		 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]),
+		 F_INT("status", status));
 	if (x->state == EXEC_ALIVE)
 		exec_set_state(x, EXEC_ENDED);
 	if (x->state == EXEC_DESTROYING || !x->nm->server)
@@ -48,7 +49,10 @@ static void watch_link_done(struct exec *x)
 	fd_close(TAKE_FD(x->link_fd));
 }
 
-/* jail-init's "PID STATUS". A sandbox's programs cannot write here, but nothing is believed beyond its form. */
+/*
+ * jail-init's "PID STATUS". A sandbox's programs cannot write here, but nothing is believed beyond
+ * its form.
+ */
 static void watch_report(struct exec *x, char *line)
 {
 	char *status = strchr(line, ' ');
@@ -102,8 +106,9 @@ static void watch_line(struct exec *x, int who)
 
 	x->text[who][x->text_len[who]] = '\0';
 	if (x->text_len[who] > 0 && log_limit_ok(&limit, WATCH_TEXT_PER_MIN))
-		log_info("program says", F_STR("sandbox", x->rec.sandbox), F_UINT("generation", x->rec.generation),
-			 F_STR("who", exec_who_names[who]), F_STR("text", x->text[who]));
+		log_info("program says", F_STR("sandbox", x->rec.sandbox),
+			 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]),
+			 F_STR("text", x->text[who]));
 	x->text_len[who] = 0;
 }
 
@@ -132,7 +137,8 @@ static void watch_text(struct loop_io *io, uint32_t events)
 
 static void watch_process(struct exec *x, enum exec_who who)
 {
-	struct proc_id id = { .pid = (pid_t)x->rec.proc[who].pid, .start_ticks = x->rec.proc[who].start };
+	struct proc_id id = { .pid = (pid_t)x->rec.proc[who].pid,
+			      .start_ticks = x->rec.proc[who].start };
 	struct exec_watch *w = &x->watch[who];
 	int fd = proc_pidfd_open(id.pid);
 
@@ -154,7 +160,8 @@ void watch_start(struct exec *x)
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		watch_process(x, (enum exec_who)i);
 		if (x->text_fd[i] >= 0)
-			loop_add(x->nm->loop, &x->text_io[i], x->text_fd[i], EPOLLIN, watch_text, x);
+			loop_add(x->nm->loop, &x->text_io[i], x->text_fd[i], EPOLLIN, watch_text,
+				 x);
 	}
 	if (x->link_fd >= 0)
 		loop_add(x->nm->loop, &x->link_io, x->link_fd, EPOLLIN, watch_link, x);
@@ -176,8 +183,12 @@ void watch_stop(struct exec *x)
 void watch_reaped(struct nm *nm, pid_t pid, int status)
 {
 	LIST_FOR(&nm->execs, x, struct exec, node) {
-		/* The pidfd may have told of the end before. Once it is told, the number is anybody's. */
-		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && !x->watch[EXEC_INIT].told && x->state != EXEC_SPAWNING)
+		/*
+		 * The pidfd may have told of the end before. Once it is told, the number is
+		 * anybody's.
+		 */
+		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && !x->watch[EXEC_INIT].told &&
+		    x->state != EXEC_SPAWNING)
 			watch_tell(x, EXEC_INIT, status);
 	}
 }

@@ -1,4 +1,7 @@
-/* The ends of processes: pidfds of the three, jail-init's reports, what VMM and bridge write to stderr. */
+/*
+ * The ends of processes: pidfds of the three, jail-init's reports, what VMM and bridge write to
+ * stderr.
+ */
 #ifndef NODE_MANAGER_WATCH_H
 #define NODE_MANAGER_WATCH_H
 
@@ -7,7 +10,9 @@
 #define WATCH_REPORT_MS 500              /* how long a status may come after its process's end */
 #define WATCH_TEXT_PER_MIN 60            /* lines of a program that are logged; the rest is counted */
 
-/* Opens the pidfds by the record; a process that is not there any more makes the execution ENDED. */
+/*
+ * Opens the pidfds by the record; a process that is not there any more makes the execution ENDED.
+ */
 void watch_start(struct exec *x);
 void watch_stop(struct exec *x);
 /* SIGCHLD: the status of a jail-init that is our own child. */

@@ -1,7 +1,8 @@
 /*
- * One life-cycle call to a node. While the node works, which may take longer than the lease of a claim, the caller's tick
- * is called. What never reached the node, or whose answer was lost, is -EAGAIN ("node-unreachable"): all these calls are
- * idempotent, so the same request is simply sent again later.
+ * One life-cycle call to a node. While the node works, which may take longer than the lease of a
+ * claim, the caller's tick is called. What never reached the node, or whose answer was lost, is
+ * -EAGAIN ("node-unreachable"): all these calls are idempotent, so the same request is simply sent
+ * again later.
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,7 +17,8 @@
 
 #define ANSWER_DEPTH_MAX 8
 
-static int sign(const struct key_signer *k, const struct identity *id, const char *kind, char dst[CAP_TEXT_MAX], struct err *e)
+static int sign(const struct key_signer *k, const struct identity *id, const char *kind,
+		char dst[CAP_TEXT_MAX], struct err *e)
 {
 	struct capability c = { .id = *id, .purpose = ID_PURPOSE_LIFECYCLE };
 
@@ -28,10 +30,13 @@ static int lost(struct err *e)
 {
 	struct err why = *e;
 
-	return err_set_code(e, -EAGAIN, "node-unreachable", "The node cannot be reached: %s", why.text);
+	return err_set_code(e, -EAGAIN, "node-unreachable", "The node cannot be reached: %s",
+			    why.text);
 }
 
-/* The body goes as one chunk: http_call_open returns before the answer then, and the wait can tick. */
+/*
+ * The body goes as one chunk: http_call_open returns before the answer then, and the wait can tick.
+ */
 static int send_request(const struct http_call *call, const char *body, int *ret_fd, struct err *e)
 {
 	struct buf chunks;
@@ -76,7 +81,8 @@ static int await(int fd, int64_t until_ms, int (*tick)(void *arg), void *arg, st
 		next = clock_mono_ms() + OPS_TICK_MS;
 		r = tick ? tick(arg) : 0;
 		if (r < 0)
-			return err_set_code(e, r, "claim-lost", "Another driver has taken the operation over.");
+			return err_set_code(e, r, "claim-lost",
+					    "Another driver has taken the operation over.");
 	}
 }
 
@@ -99,7 +105,8 @@ static int read_answer(int fd, int timeout_ms, int *ret_status, struct buf *body
 			size_t used, n;
 			struct pollfd p = { .fd = fd, .events = POLLIN };
 
-			r = http_dec_feed(&dec, buf_data(&rest), buf_len(&rest), &used, &data, &n, &err);
+			r = http_dec_feed(&dec, buf_data(&rest), buf_len(&rest), &used, &data, &n,
+					  &err);
 			if (r >= 0)
 				buf_put(body, data, n);
 			buf_consume(&rest, used);
@@ -115,7 +122,10 @@ static int read_answer(int fd, int timeout_ms, int *ret_status, struct buf *body
 	return r;
 }
 
-/* {"num","code","message"} of a refused call. A number of another node's errno table means nothing less here: all are Linux. */
+/*
+ * {"num","code","message"} of a refused call. A number of another node's errno table means nothing
+ * less here: all are Linux.
+ */
 static int error_of(int status, json_t *body, struct err *e)
 {
 	const char *code = json_string_value(json_object_get(body, "code"));
@@ -124,21 +134,31 @@ static int error_of(int status, json_t *body, struct err *e)
 
 	if (num >= 0 || num < -4095)
 		num = status == 503 || status == 504 ? -EAGAIN : -EPROTO;
-	return err_set_code(e, (int)num, code ? code : "", "%s", text ? text : "The node refused without a reason.");
+	return err_set_code(e, (int)num, code ? code : "", "%s",
+			    text ? text : "The node refused without a reason.");
 }
 
-int ops_post(const char *node_addr, const struct key_signer *k, const struct identity *id, const char *kind, json_t *spec,
-	     const char *request_id, int timeout_ms, int (*tick)(void *arg), void *arg, json_t **ret, struct err *e)
+int ops_post(const char *node_addr, const struct key_signer *k, const struct identity *id,
+	     const char *kind, json_t *spec, const char *request_id, int timeout_ms,
+	     int (*tick)(void *arg), void *arg, json_t **ret, struct err *e)
 {
 	int64_t until = clock_mono_ms() + timeout_ms;
 	autofree char *target = x_asprintf("/lifecycle/%s", kind);
 	autofree char *text = json_dumps(spec, JSON_COMPACT);
 	char cap[CAP_TEXT_MAX];
 	const struct http_field fields[] = {
-		{ "Space-Op", "lifecycle" }, { "Space-Request-Id", request_id && *request_id ? request_id : "none" },
-		{ "Space-Capability", cap }, { "Content-Type", "application/json" }, { "Connection", "close" }, { NULL, NULL },
+		{ "Space-Op", "lifecycle" },
+		{ "Space-Request-Id", request_id && *request_id ? request_id : "none" },
+		{ "Space-Capability", cap },
+		{ "Content-Type", "application/json" },
+		{ "Connection", "close" },
+		{ NULL, NULL },
 	};
-	const struct http_call call = { .addr = node_addr, .method = "POST", .target = target, .host = "node", .fields = fields,
+	const struct http_call call = { .addr = node_addr,
+					.method = "POST",
+					.target = target,
+					.host = "node",
+					.fields = fields,
 					.timeout_ms = timeout_ms };
 	struct buf body;
 	json_t *answer;
@@ -168,8 +188,9 @@ int ops_post(const char *node_addr, const struct key_signer *k, const struct ide
 	return 0;
 }
 
-int ops_node_call(const char *node_addr, const struct key_signer *k, const struct identity *id, const char *kind, json_t *spec,
-		  const char *request_id, int timeout_ms, json_t **ret, struct err *e)
+int ops_node_call(const char *node_addr, const struct key_signer *k, const struct identity *id,
+		  const char *kind, json_t *spec, const char *request_id, int timeout_ms,
+		  json_t **ret, struct err *e)
 {
 	return ops_post(node_addr, k, id, kind, spec, request_id, timeout_ms, NULL, NULL, ret, e);
 }

@@ -1,15 +1,17 @@
 /*
- * Theory of operation. An operation row says what shall happen to which sandbox; the sandbox's row has the execution
- * that it is about (store_submit wrote both in one transaction). Driving it is: read the sandbox, make the request from it,
- * send it to the node, write what came of it. Nothing is remembered in between, so whoever takes over after a kill at
- * any point does exactly the same again, and the node gives the same result for the same execution.
+ * Theory of operation. An operation row says what shall happen to which sandbox; the sandbox's row
+ * has the execution that it is about (store_submit wrote both in one transaction). Driving it is:
+ * read the sandbox, make the request from it, send it to the node, write what came of it. Nothing
+ * is remembered in between, so whoever takes over after a kill at any point does exactly the same
+ * again, and the node gives the same result for the same execution.
  *
  *	claimed --ask the node--> answer: store_finish(done)
  *	                          refused for good: store_finish(failed), the state table says what the sandbox is then
  *	                          lost, busy, not yet: store_release with a growing delay (-EAGAIN)
  *
- * Work carries the generation that it was decided for: when the row has passed on, the operation has lost its sense
- * and ends as failed without a call. Deletions are for the sandbox, not for an execution; they never give up.
+ * Work carries the generation that it was decided for: when the row has passed on, the operation
+ * has lost its sense and ends as failed without a call. Deletions are for the sandbox, not for an
+ * execution; they never give up.
  */
 #include "ops/ops.h"
 
@@ -43,8 +45,9 @@ static json_t *object_of(const char *text)
 
 static json_t *spec_create(const struct store_sandbox *b)
 {
-	return json_pack("{s:s,s:I,s:I,s:I,s:o,s:o}", "template", b->template, "memory_mib", (json_int_t)b->memory_mib, "vcpus",
-			 (json_int_t)b->vcpus, "disk_mib", (json_int_t)b->disk_mib, "env", object_of(b->env), "metadata",
+	return json_pack("{s:s,s:I,s:I,s:I,s:o,s:o}", "template", b->template, "memory_mib",
+			 (json_int_t)b->memory_mib, "vcpus", (json_int_t)b->vcpus, "disk_mib",
+			 (json_int_t)b->disk_mib, "env", object_of(b->env), "metadata",
 			 object_of(b->metadata));
 }
 
@@ -87,11 +90,15 @@ int ops_node_addr(struct store *s, const char *worker, char *dst, size_t size, s
 	return err_set_code(e, -EAGAIN, "node-unknown", "The node %s has not joined yet.", worker);
 }
 
-/* Errors that another try may cure: the node or one of its daemons is away or busy, or does not know our key yet. */
+/*
+ * Errors that another try may cure: the node or one of its daemons is away or busy, or does not
+ * know our key yet.
+ */
 static bool transient(const struct err *e)
 {
-	static const int nums[] = { EAGAIN, EBUSY, ECONNRESET, ECONNREFUSED, EPIPE, ENOTCONN, EHOSTDOWN, ENOBUFS, EMFILE, ENFILE,
-				    ETIMEDOUT };
+	static const int nums[] = { EAGAIN, EBUSY,    ECONNRESET, ECONNREFUSED,
+				    EPIPE,  ENOTCONN, EHOSTDOWN,  ENOBUFS,
+				    EMFILE, ENFILE,   ETIMEDOUT };
 
 	for (size_t i = 0; i < ARRAY_LEN(nums); i++)
 		if (e->num == -nums[i])
@@ -121,7 +128,8 @@ static int give_back(struct ops_ctx *c, struct store_op *op, struct err *why)
 	return -EAGAIN;
 }
 
-static int finish_failed(struct ops_ctx *c, struct store_op *op, const struct step *step, const struct err *why, struct err *e)
+static int finish_failed(struct ops_ctx *c, struct store_op *op, const struct step *step,
+			 const struct err *why, struct err *e)
 {
 	const struct life_rule *rule = life_find(step->running, LIFE_EV_FAILED);
 
@@ -129,8 +137,9 @@ static int finish_failed(struct ops_ctx *c, struct store_op *op, const struct st
 }
 
 /*
- * A create or start that was done before may tell of an execution that has ended meanwhile; the operation has ended well all the
- * same, and what became of its execution comes with the node's reports.
+ * A create or start that was done before may tell of an execution that has ended meanwhile; the
+ * operation has ended well all the same, and what became of its execution comes with the node's
+ * reports.
  */
 static enum life_state state_of(const struct step *step)
 {
@@ -148,8 +157,8 @@ static int renew(void *arg)
 	return store_renew(r->c->store, r->op, NULL);
 }
 
-static int ask_node(struct ops_ctx *c, struct store_op *op, const struct step *step, const struct store_sandbox *b, json_t **ret,
-		    struct err *e)
+static int ask_node(struct ops_ctx *c, struct store_op *op, const struct step *step,
+		    const struct store_sandbox *b, json_t **ret, struct err *e)
 {
 	const char *kind = life_event_names[op->kind];
 	struct renewal renewal = { c, op };
@@ -165,7 +174,8 @@ static int ask_node(struct ops_ctx *c, struct store_op *op, const struct step *s
 	if (r < 0)
 		return r;
 	spec = step->spec(b);
-	r = ops_post(addr, c->signer, &id, kind, spec, op->request_id, c->timeout_ms, renew, &renewal, ret, e);
+	r = ops_post(addr, c->signer, &id, kind, spec, op->request_id, c->timeout_ms, renew,
+		     &renewal, ret, e);
 	json_decref(spec);
 	if (r == 0)
 		r = fault(kind, "after-node", e);
@@ -176,14 +186,16 @@ static int ask_node(struct ops_ctx *c, struct store_op *op, const struct step *s
 	return r;
 }
 
-static int drive(struct ops_ctx *c, struct store_op *op, const struct step *step, const struct store_sandbox *b, struct err *e)
+static int drive(struct ops_ctx *c, struct store_op *op, const struct step *step,
+		 const struct store_sandbox *b, struct err *e)
 {
 	struct err why = { 0 };
 	json_t *result = NULL;
 	int r;
 
 	if (op->kind != LIFE_EV_DELETE && op->generation != b->generation) {
-		err_set_code(&why, -ESTALE, "execution-replaced", "The operation was decided for execution %llu, which has passed.",
+		err_set_code(&why, -ESTALE, "execution-replaced",
+			     "The operation was decided for execution %llu, which has passed.",
 			     (unsigned long long)op->generation);
 		return finish_failed(c, op, step, &why, e);
 	}

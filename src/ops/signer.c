@@ -29,14 +29,16 @@ static size_t list_files(const char *dir, struct key_file files[FILES_MAX])
 	if (!d)
 		return 0;
 	while (n < FILES_MAX && (de = readdir(d)))
-		if (str_ends(de->d_name, ".key") && str_copy(files[n].name, sizeof(files[n].name), de->d_name) == 0)
+		if (str_ends(de->d_name, ".key") &&
+		    str_copy(files[n].name, sizeof(files[n].name), de->d_name) == 0)
 			n++;
 	closedir(d);
 	qsort(files, n, sizeof(*files), by_name);
 	return n;
 }
 
-static bool usable(const struct key_bundle *b, const char *dir, const char *name, enum id_purpose purpose, struct key_signer *ret)
+static bool usable(const struct key_bundle *b, const char *dir, const char *name,
+		   enum id_purpose purpose, struct key_signer *ret)
 {
 	uint8_t public[KEY_PUBLIC_BYTES];
 	autofree char *path = x_asprintf("%s/%s", dir, name);
@@ -45,13 +47,15 @@ static bool usable(const struct key_bundle *b, const char *dir, const char *name
 	if (key_load(path, ret, public, NULL) < 0)
 		return false;
 	entry = bundle_find(b, ret->kid);
-	if (entry && memcmp(entry->public, public, sizeof(public)) == 0 && (entry->purposes & 1u << purpose))
+	if (entry && memcmp(entry->public, public, sizeof(public)) == 0 &&
+	    (entry->purposes & 1u << purpose))
 		return true;
 	key_signer_done(ret);
 	return false;
 }
 
-static bool choose(const struct key_bundle *b, const char *dir, enum id_purpose purpose, bool newest, struct key_signer *ret)
+static bool choose(const struct key_bundle *b, const char *dir, enum id_purpose purpose,
+		   bool newest, struct key_signer *ret)
 {
 	struct key_file files[FILES_MAX];
 	size_t n = list_files(dir, files);
@@ -93,8 +97,8 @@ int ops_root_public(const char *path, uint8_t ret[KEY_PUBLIC_BYTES], struct err 
 	return r < 0 ? err_set(e, r, "%s: not a public key", path) : 0;
 }
 
-int ops_signer_choose(struct store *s, const char *dir, const uint8_t root_public[KEY_PUBLIC_BYTES], enum id_purpose purpose,
-		      bool have_one, struct key_signer *ret, struct err *e)
+int ops_signer_choose(struct store *s, const char *dir, const uint8_t root_public[KEY_PUBLIC_BYTES],
+		      enum id_purpose purpose, bool have_one, struct key_signer *ret, struct err *e)
 {
 	autofree struct key_bundle *b = x_alloc(sizeof(*b));
 	autofree char *text = NULL;

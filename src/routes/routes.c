@@ -1,7 +1,8 @@
 /*
- * What decides "replay": a refusal comes before one byte was forwarded (R-1), so nothing was done twice. The question is
- * whether the request still means the same in the execution that took the place of the refused one. Whatever names a
- * process or a watcher of the old execution does not: those rows say false, and the client learns that it is gone.
+ * What decides "replay": a refusal comes before one byte was forwarded (R-1), so nothing was done
+ * twice. The question is whether the request still means the same in the execution that took the
+ * place of the refused one. Whatever names a process or a watcher of the old execution does not:
+ * those rows say false, and the client learns that it is gone.
  */
 #include "routes/routes.h"
 
@@ -70,9 +71,10 @@ static bool path_matches(const char *pattern, const char *path, size_t n)
 }
 
 /*
- * The guest may read a path with other eyes than we do: "/%69nit", "//init", "/./init" and "/init/" could all mean
- * "/init" to it. So for host-only rows the path is compared in its plainest form: decoded, with dot segments, empty
- * segments and a final slash taken away. What does not decode is hidden too.
+ * The guest may read a path with other eyes than we do: "/%69nit", "//init", "/./init" and "/init/"
+ * could all mean "/init" to it. So for host-only rows the path is compared in its plainest form:
+ * decoded, with dot segments, empty segments and a final slash taken away. What does not decode is
+ * hidden too.
  */
 static int plain_path(const char *path, size_t n, char *dst, size_t size)
 {
@@ -111,7 +113,8 @@ static bool is_hidden(const char *path, size_t n)
 	if (len < 0)
 		return true;
 	for (unsigned i = 0; i < routes_control_len; i++)
-		if (routes_control[i].host_only && path_matches(routes_control[i].path, plain, (size_t)len))
+		if (routes_control[i].host_only &&
+		    path_matches(routes_control[i].path, plain, (size_t)len))
 			return true;
 	return false;
 }

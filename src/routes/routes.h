@@ -1,7 +1,8 @@
 /*
- * One table maps every operation of the data surface to purpose, access and replay (K-1, V-2). Used by space-api to
- * choose what a capability grants, by node-api to say what an operation needs; sbx-manager compares both.
- * A path that is not in the table of control routes: write access, never replayed.
+ * One table maps every operation of the data surface to purpose, access and replay (K-1, V-2). Used
+ * by space-api to choose what a capability grants, by node-api to say what an operation needs;
+ * sbx-manager compares both. A path that is not in the table of control routes: write access, never
+ * replayed.
  */
 #ifndef ROUTES_ROUTES_H
 #define ROUTES_ROUTES_H

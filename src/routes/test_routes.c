@@ -12,7 +12,11 @@
 
 static void test_rows(void **state)
 {
-	static const struct { const char *method, *target; enum id_access access; bool replay; } rows[] = {
+	static const struct {
+		const char *method, *target;
+		enum id_access access;
+		bool replay;
+	} rows[] = {
 		{ "POST", "/process.Process/Start", ID_ACCESS_WRITE, true },
 		{ "POST", "/process.Process/SendInput", ID_ACCESS_WRITE, false },
 		{ "POST", "/process.Process/Connect", ID_ACCESS_READ, false },
@@ -42,9 +46,30 @@ static void test_rows(void **state)
 static void test_host_only(void **state)
 {
 	static const char *const targets[] = {
-		"/init", "/init?x=1", "/prepare", "/shutdown", "/freeze", "/unfreeze", "/collapse", "/fsfreeze", "/fsthaw",
-		"/%69nit", "/init/", "//init", "/./init", "/a/../init", "/%2e%2e/init", "/%2Finit", "/files/../init", "/../../init",
-		"/%zz", "/a%00b", "/init#x", "init", "", "example.com:443",
+		"/init",
+		"/init?x=1",
+		"/prepare",
+		"/shutdown",
+		"/freeze",
+		"/unfreeze",
+		"/collapse",
+		"/fsfreeze",
+		"/fsthaw",
+		"/%69nit",
+		"/init/",
+		"//init",
+		"/./init",
+		"/a/../init",
+		"/%2e%2e/init",
+		"/%2Finit",
+		"/files/../init",
+		"/../../init",
+		"/%zz",
+		"/a%00b",
+		"/init#x",
+		"init",
+		"",
+		"example.com:443",
 	};
 	static const char *const methods[] = { "GET", "POST", "OPTIONS", "PUT" };
 

@@ -1,5 +1,6 @@
 /*
- * THE admission (spec K-4, R-1 to R-3, B-1 to B-3). In this order, and nothing reaches the bridge before the last step:
+ * THE admission (spec K-4, R-1 to R-3, B-1 to B-3). In this order, and nothing reaches the bridge
+ * before the last step:
  *
  *	signature (may be cached) and times of the capability, its purpose and access      -> deny
  *	the identity that it selects against the record                                    -> refresh-route or deny
@@ -50,8 +51,9 @@ static int admit_name_of(const char *const *names, unsigned n, const char *name)
 	return -1;
 }
 
-int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose, enum id_access access, uint64_t port,
-		     enum id_protocol protocol, struct capability *ret, struct err *e)
+int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
+		     enum id_access access, uint64_t port, enum id_protocol protocol,
+		     struct capability *ret, struct err *e)
 {
 	int64_t now_s = clock_wall_ms() / 1000;
 	int r = cap_cache_verify(s->caps, text, strlen(text), &s->bundle, now_s, ret, e);
@@ -62,7 +64,8 @@ int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose, e
 		r = err_set(e, -EACCES, "The capability is for another purpose.");
 	if (r == 0 && ret->access < access)
 		r = err_set(e, -EACCES, "The capability does not allow this access.");
-	if (r == 0 && purpose == ID_PURPOSE_SERVICE_PORT && (ret->port != port || ret->protocol != protocol))
+	if (r == 0 && purpose == ID_PURPOSE_SERVICE_PORT &&
+	    (ret->port != port || ret->protocol != protocol))
 		r = err_set(e, -EACCES, "The capability is for another port or protocol.");
 	if (r == 0)
 		return 0;
@@ -79,15 +82,18 @@ static struct box *admit_compare(struct sbx *s, const struct capability *cap, st
 	enum id_verdict v = id_compare(&cap->id, b ? &b->rec.id : NULL, &why);
 
 	if (v == ID_DENY) {
-		err_set_code(e, -EACCES, ADMIT_DENY, "The capability is for another one (%s).", why);
+		err_set_code(e, -EACCES, ADMIT_DENY, "The capability is for another one (%s).",
+			     why);
 		return NULL;
 	}
 	if (v == ID_REFRESH_ROUTE) {
-		err_set_code(e, -EACCES, ADMIT_REFRESH, "This execution is not installed here (%s).", why ? why : "sandbox");
+		err_set_code(e, -EACCES, ADMIT_REFRESH,
+			     "This execution is not installed here (%s).", why ? why : "sandbox");
 		return NULL;
 	}
 	if (b->ending || !life_serves(b->rec.state)) {
-		err_set_code(e, -EACCES, ADMIT_REFRESH, "The sandbox is %s.", b->ending ? "ending" : life_state_names[b->rec.state]);
+		err_set_code(e, -EACCES, ADMIT_REFRESH, "The sandbox is %s.",
+			     b->ending ? "ending" : life_state_names[b->rec.state]);
 		return NULL;
 	}
 	return b;
@@ -95,12 +101,17 @@ static struct box *admit_compare(struct sbx *s, const struct capability *cap, st
 
 static int admit_limits(const struct box *b, struct err *e)
 {
-	if (b->n_leases < SBX_LEASES_PER_BOX_MAX && b->s->n_leases < SBX_LEASES_MAX && b->s->n_admits < SBX_ADMITS_PENDING_MAX)
+	if (b->n_leases < SBX_LEASES_PER_BOX_MAX && b->s->n_leases < SBX_LEASES_MAX &&
+	    b->s->n_admits < SBX_ADMITS_PENDING_MAX)
 		return 0;
-	return err_set_code(e, -EAGAIN, "limit", "Too many streams of this %s.", b->n_leases >= SBX_LEASES_PER_BOX_MAX ? "sandbox" : "node");
+	return err_set_code(e, -EAGAIN, "limit", "Too many streams of this %s.",
+			    b->n_leases >= SBX_LEASES_PER_BOX_MAX ? "sandbox" : "node");
 }
 
-/* A fresh connection; who listens must be the recorded bridge (SO_PEERCRED was taken at its listen(2)). */
+/*
+ * A fresh connection; who listens must be the recorded bridge (SO_PEERCRED was taken at its
+ * listen(2)).
+ */
 static int admit_connect(struct box *b, int *ret_fd, struct err *e)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -115,11 +126,15 @@ static int admit_connect(struct box *b, int *ret_fd, struct err *e)
 		return err_set(e, -ENAMETOOLONG, "The run folder's name is too long.");
 	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
 		if (errno == EAGAIN)
-			return err_set_code(e, -EAGAIN, "limit", "The bridge has too many connections waiting.");
-		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge does not listen (%s).", strerror(errno));
+			return err_set_code(e, -EAGAIN, "limit",
+					    "The bridge has too many connections waiting.");
+		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge does not listen (%s).",
+				    strerror(errno));
 	}
-	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != b->rec.proc.bridge_pid || peer.uid != b->rec.proc.bridge_uid)
-		return err_set_code(e, -EACCES, ADMIT_DENY, "The bridge's socket belongs to another process.");
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != b->rec.proc.bridge_pid ||
+	    peer.uid != b->rec.proc.bridge_uid)
+		return err_set_code(e, -EACCES, ADMIT_DENY,
+				    "The bridge's socket belongs to another process.");
 	*ret_fd = TAKE_FD(fd);
 	return 0;
 }
@@ -130,7 +145,8 @@ static void admit_end(struct admit *a, const struct err *e)
 
 	if (e) {
 		if (log_limit_ok(&limit, ADMIT_REFUSALS_LOGGED_MAX))
-			log_info("not admitted", F_REQ(ipc_call_req_id(a->call)), F_STR("sandbox", a->cap.id.sandbox),
+			log_info("not admitted", F_REQ(ipc_call_req_id(a->call)),
+				 F_STR("sandbox", a->cap.id.sandbox),
 				 F_UINT("generation", a->cap.id.generation), F_ERR(e));
 		ipc_fail(a->call, e);
 	}
@@ -141,17 +157,22 @@ static void admit_end(struct admit *a, const struct err *e)
 
 static int admit_send_preamble(const struct box *b, int fd, uint64_t lease, struct err *e)
 {
-	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC, .kind = 0, .lease = lease, .generation = b->rec.id.generation };
+	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC,
+				     .kind = 0,
+				     .lease = lease,
+				     .generation = b->rec.id.generation };
 
 	memcpy(p.activation, b->rec.id.activation, sizeof(p.activation));
 	if (send(fd, &p, sizeof(p), MSG_NOSIGNAL) != sizeof(p))
-		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge has closed the connection.");
+		return err_set_code(e, -EACCES, ADMIT_REFRESH,
+				    "The bridge has closed the connection.");
 	return 0;
 }
 
 static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
 {
-	struct sbx_admit_rep rep = { .lease = lease_next_id(a->s), .generation = b->rec.id.generation };
+	struct sbx_admit_rep rep = { .lease = lease_next_id(a->s),
+				     .generation = b->rec.id.generation };
 	int dup_fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 3);
 	int r;
 
@@ -173,7 +194,8 @@ static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
 	return 0;
 }
 
-static void admit_verified(void *arg, const struct err *failed, const void *rep, int *fds, size_t n_fds)
+static void admit_verified(void *arg, const struct err *failed, const void *rep, int *fds,
+			   size_t n_fds)
 {
 	struct admit *a = arg;
 	struct err e = { 0 };
@@ -185,9 +207,11 @@ static void admit_verified(void *arg, const struct err *failed, const void *rep,
 	r = b ? admit_limits(b, &e) : e.num;
 
 	if (failed) {
-		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET || failed->num == -EAGAIN;
+		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET ||
+			       failed->num == -EAGAIN;
 
-		log_error("an execution was not verified", F_REQ(ipc_call_req_id(a->call)), F_STR("sandbox", a->cap.id.sandbox), F_ERR(failed));
+		log_error("an execution was not verified", F_REQ(ipc_call_req_id(a->call)),
+			  F_STR("sandbox", a->cap.id.sandbox), F_ERR(failed));
 		r = err_set_code(&e, unknown ? -EAGAIN : -EACCES, unknown ? "limit" : ADMIT_DENY,
 				 "The execution could not be verified: %s", failed->text);
 	}
@@ -206,15 +230,19 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	struct box *b;
 	int r;
 
-	if ((purpose != ID_PURPOSE_CONTROL && purpose != ID_PURPOSE_SERVICE_PORT) || access < 0 || protocol < 0)
+	if ((purpose != ID_PURPOSE_CONTROL && purpose != ID_PURPOSE_SERVICE_PORT) || access < 0 ||
+	    protocol < 0)
 		return err_set_code(e, -EACCES, ADMIT_DENY, "No such purpose, access or protocol.");
 	if (purpose == ID_PURPOSE_SERVICE_PORT)
-		return err_set_code(e, -ENOSYS, "not-built-yet", "Ports of a sandbox cannot be reached yet.");
-	r = admit_capability(a->s, q->capability, (enum id_purpose)purpose, (enum id_access)access, q->port,
-			     (enum id_protocol)protocol, &a->cap, e);
+		return err_set_code(e, -ENOSYS, "not-built-yet",
+				    "Ports of a sandbox cannot be reached yet.");
+	r = admit_capability(a->s, q->capability, (enum id_purpose)purpose, (enum id_access)access,
+			     q->port, (enum id_protocol)protocol, &a->cap, e);
 	if (r < 0)
 		return r;
-	a->part_ns = admit_stat_add(cap_cache_misses(a->s->caps) != misses ? ADMIT_SIGNATURE : ADMIT_SIGNATURE_CACHED, a->part_ns);
+	a->part_ns = admit_stat_add(cap_cache_misses(a->s->caps) != misses ? ADMIT_SIGNATURE
+									   : ADMIT_SIGNATURE_CACHED,
+				    a->part_ns);
 	b = admit_compare(a->s, &a->cap, e);
 	r = b ? admit_limits(b, e) : e->num;
 	a->part_ns = admit_stat_add(ADMIT_COMPARE, a->part_ns);
@@ -226,7 +254,8 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	str_copy(v.sandbox, sizeof(v.sandbox), b->rec.id.sandbox);
 	v.generation = b->rec.id.generation;
 	v.bridge_pid = b->rec.proc.bridge_pid;
-	ipc_client_call(a->s->nm, &nm_ops[NM_VERIFY], ipc_call_req_id(a->call), &v, NULL, 0, SBX_VERIFY_MS, admit_verified, a);
+	ipc_client_call(a->s->nm, &nm_ops[NM_VERIFY], ipc_call_req_id(a->call), &v, NULL, 0,
+			SBX_VERIFY_MS, admit_verified, a);
 	return 0;
 }
 

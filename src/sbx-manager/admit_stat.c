@@ -23,7 +23,9 @@ int64_t admit_stat_add(enum admit_part part, int64_t since)
 {
 	int64_t now = admit_stat_now(), d = now - since;
 
-	parts[part].ns[parts[part].n++ % ADMIT_STAT_SAMPLES] = d < 0 ? 0 : d > UINT32_MAX ? UINT32_MAX : (uint32_t)d;
+	parts[part].ns[parts[part].n++ % ADMIT_STAT_SAMPLES] = d < 0		? 0
+							       : d > UINT32_MAX ? UINT32_MAX
+										: (uint32_t)d;
 	return now;
 }
 
@@ -41,8 +43,9 @@ static json_t *part_json(enum admit_part part)
 
 	memcpy(sorted, parts[part].ns, n * sizeof(sorted[0]));
 	qsort(sorted, n, sizeof(sorted[0]), by_size);
-	return json_pack("{s:I, s:f, s:f}", "n", (json_int_t)parts[part].n, "p50_us", n ? sorted[n / 2] / 1000.0 : 0.0,
-			 "p90_us", n ? sorted[n * 9 / 10] / 1000.0 : 0.0);
+	return json_pack("{s:I, s:f, s:f}", "n", (json_int_t)parts[part].n, "p50_us",
+			 n ? sorted[n / 2] / 1000.0 : 0.0, "p90_us",
+			 n ? sorted[n * 9 / 10] / 1000.0 : 0.0);
 }
 
 json_t *admit_stat_json(void)

@@ -1,6 +1,6 @@
 /*
- * What an admission costs, part by part: the newest ADMIT_STAT_SAMPLES of each part, of which the report gives medians (spec K-4:
- * the price of the proof is known). Used in the loop's thread only.
+ * What an admission costs, part by part: the newest ADMIT_STAT_SAMPLES of each part, of which the
+ * report gives medians (spec K-4: the price of the proof is known). Used in the loop's thread only.
  */
 #ifndef SBX_MANAGER_ADMIT_STAT_H
 #define SBX_MANAGER_ADMIT_STAT_H

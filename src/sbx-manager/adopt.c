@@ -1,5 +1,6 @@
 /*
- * After a restart: what the records say is compared with what node-manager has (L-3, L-4). Nothing is served before.
+ * After a restart: what the records say is compared with what node-manager has (L-3, L-4). Nothing
+ * is served before.
  *
  *	running, and all of it is there      watched again; streams that nobody holds any more are revoked
  *	running, and something is not        as a crash
@@ -50,7 +51,8 @@ static int adopt_list_page(struct job *j, uint64_t *cursor, struct adopt_list *l
 		json_int_t generation = json_integer_value(json_object_get(item, "generation"));
 		struct adopt_exec x = { .generation = (uint64_t)generation };
 
-		if (!str_eq(kind, "execution") || !sandbox || str_copy(x.sandbox, sizeof(x.sandbox), sandbox) < 0)
+		if (!str_eq(kind, "execution") || !sandbox ||
+		    str_copy(x.sandbox, sizeof(x.sandbox), sandbox) < 0)
 			continue;
 		if ((l->n & (l->n - 1)) == 0)
 			l->v = x_realloc(l->v, (l->n ? 2 * l->n : 1) * sizeof(*l->v));
@@ -75,17 +77,20 @@ static int adopt_list_get(struct job *j, struct adopt_list *l, struct err *e)
 static struct adopt_exec *adopt_find(struct adopt_list *l, const struct record *r)
 {
 	for (size_t i = 0; i < l->n; i++) {
-		if (str_eq(l->v[i].sandbox, r->id.sandbox) && l->v[i].generation == r->id.generation)
+		if (str_eq(l->v[i].sandbox, r->id.sandbox) &&
+		    l->v[i].generation == r->id.generation)
 			return &l->v[i];
 	}
 	return NULL;
 }
 
-static int adopt_ask(struct ipc_sync *c, enum bridge_op op, const void *req, void *rep, int64_t until_ms, struct err *e)
+static int adopt_ask(struct ipc_sync *c, enum bridge_op op, const void *req, void *rep,
+		     int64_t until_ms, struct err *e)
 {
 	int64_t left = until_ms - clock_mono_ms();
 
-	return ipc_sync_call(c, &bridge_ops[op], "", req, NULL, 0, rep, NULL, NULL, left > 0 ? (int)left : 0, e);
+	return ipc_sync_call(c, &bridge_ops[op], "", req, NULL, 0, rep, NULL, NULL,
+			     left > 0 ? (int)left : 0, e);
 }
 
 /* Streams of before the restart: their node-api connection is gone, so nobody holds them. */
@@ -96,7 +101,8 @@ static int adopt_revoke_leases(struct ipc_sync *c, json_t *leases, int64_t until
 	int r = 0;
 
 	json_array_foreach(leases, i, item) {
-		struct bridge_revoke q = { .lease = (uint64_t)json_integer_value(json_object_get(item, "lease")) };
+		struct bridge_revoke q = { .lease = (uint64_t)json_integer_value(
+						   json_object_get(item, "lease")) };
 		struct bridge_revoke_rep rep;
 
 		if (r == 0 && q.lease != 0)
@@ -122,7 +128,8 @@ static int adopt_bridge(struct job *j, struct err *e)
 		if (!rep.attached || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ECONNRESET, "The bridge has no guest channel.");
 		else if (rep.closed)
-			r = err_set(e, -ESHUTDOWN, "the execution was being ended when the node service ended");
+			r = err_set(e, -ESHUTDOWN,
+				    "the execution was being ended when the node service ended");
 		if (r == 0)
 			r = adopt_revoke_leases(c, rep.leases, until_ms, e);
 		q.after = rep.next;
@@ -134,7 +141,8 @@ static int adopt_bridge(struct job *j, struct err *e)
 
 static int adopt_verify(struct job *j, struct err *e)
 {
-	struct nm_verify v = { .generation = j->rec.id.generation, .bridge_pid = j->rec.proc.bridge_pid };
+	struct nm_verify v = { .generation = j->rec.id.generation,
+			       .bridge_pid = j->rec.proc.bridge_pid };
 
 	str_copy(v.sandbox, sizeof(v.sandbox), j->rec.id.sandbox);
 	return job_nm(j, NM_VERIFY, &v, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
@@ -206,22 +214,32 @@ static int adopt_one(struct job *j, const struct record *rec, struct adopt_list 
 		return adopt_unfinished(j, e);
 	if (!life_serves(rec->state))
 		return job_commit(j, e);
-	r = x ? adopt_running(j, &why) : err_set(&why, -ESRCH, "the node has no such execution any more");
+	r = x ? adopt_running(j, &why)
+	      : err_set(&why, -ESRCH, "the node has no such execution any more");
 	if (r == 0) {
-		log_info("adopted", F_STR("sandbox", rec->id.sandbox), F_UINT("generation", rec->id.generation));
+		log_info("adopted", F_STR("sandbox", rec->id.sandbox),
+			 F_UINT("generation", rec->id.generation));
 		return 0;
 	}
-	log_warn("a sandbox could not be adopted", F_STR("sandbox", rec->id.sandbox), F_UINT("generation", rec->id.generation), F_ERR(&why));
+	log_warn("a sandbox could not be adopted", F_STR("sandbox", rec->id.sandbox),
+		 F_UINT("generation", rec->id.generation), F_ERR(&why));
 	r = adopt_crashed(j, why.text, e);
 	vmm_close(TAKE(j->vm));
 	return r;
 }
 
 /*
- * Several at once: a VMM or bridge that does not answer costs its time limits, and nothing is served before the last one
- * is done. Each thread takes the next record; the entries of the list that they mark are different ones.
+ * Several at once: a VMM or bridge that does not answer costs its time limits, and nothing is
+ * served before the last one is done. Each thread takes the next record; the entries of the list
+ * that they mark are different ones.
  */
-struct adopt_crew { struct sbx *s; const struct record *v; size_t n; struct adopt_list *l; atomic_size_t next; };
+struct adopt_crew {
+	struct sbx *s;
+	const struct record *v;
+	size_t n;
+	struct adopt_list *l;
+	atomic_size_t next;
+};
 struct adopt_hand { struct adopt_crew *crew; pthread_t thread; bool there; struct err e; };
 
 static void *adopt_hand_run(void *arg)
@@ -244,7 +262,8 @@ static void *adopt_hand_run(void *arg)
 	return NULL;
 }
 
-static int adopt_all(struct sbx *s, const struct record *v, size_t n, struct adopt_list *l, struct err *e)
+static int adopt_all(struct sbx *s, const struct record *v, size_t n, struct adopt_list *l,
+		     struct err *e)
 {
 	struct adopt_crew crew = { .s = s, .v = v, .n = n, .l = l };
 	struct adopt_hand hands[ADOPT_AT_ONCE] = { 0 };
@@ -252,7 +271,9 @@ static int adopt_all(struct sbx *s, const struct record *v, size_t n, struct ado
 
 	for (size_t i = 0; i < ARRAY_LEN(hands); i++) {
 		hands[i].crew = &crew;
-		hands[i].there = i > 0 && i < n && pthread_create(&hands[i].thread, NULL, adopt_hand_run, &hands[i]) == 0;
+		hands[i].there =
+			i > 0 && i < n &&
+			pthread_create(&hands[i].thread, NULL, adopt_hand_run, &hands[i]) == 0;
 	}
 	adopt_hand_run(&hands[0]);
 	for (size_t i = 0; i < ARRAY_LEN(hands); i++) {
@@ -273,7 +294,9 @@ static int adopt_unclaimed(struct job *j, const struct adopt_list *l, struct err
 	for (size_t i = 0; i < l->n && r == 0; i++) {
 		if (l->v[i].claimed)
 			continue;
-		log_warn("an execution without a record is ended", F_STR("sandbox", l->v[i].sandbox), F_UINT("generation", l->v[i].generation));
+		log_warn("an execution without a record is ended",
+			 F_STR("sandbox", l->v[i].sandbox),
+			 F_UINT("generation", l->v[i].generation));
 		j->rec = (struct record){ .id.generation = l->v[i].generation };
 		str_copy(j->rec.id.sandbox, sizeof(j->rec.id.sandbox), l->v[i].sandbox);
 		r = exec_destroy(j, e);
@@ -322,7 +345,8 @@ static void adopt_sweep_in_loop(void *arg)
 
 	LIST_FOR_SAFE(&w->s->box_list, b, struct box, node) {
 		if (life_serves(b->rec.state) && b->jobs == 0 && !adopt_find(w->l, &b->rec))
-			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, "the node has no such execution any more");
+			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
+				   "the node has no such execution any more");
 	}
 }
 

@@ -13,9 +13,11 @@ struct box *box_find(struct sbx *s, const char *sandbox)
 	return map_get(s->boxes, sandbox);
 }
 
-int box_path(struct sbx *s, char dst[PATH_MAX], const char *sandbox, uint64_t generation, const char *name)
+int box_path(struct sbx *s, char dst[PATH_MAX], const char *sandbox, uint64_t generation,
+	     const char *name)
 {
-	return conf_path(&s->conf, dst, CONF_RUN, "sbx/%s.%llu/%s", sandbox, (unsigned long long)generation, name);
+	return conf_path(&s->conf, dst, CONF_RUN, "sbx/%s.%llu/%s", sandbox,
+			 (unsigned long long)generation, name);
 }
 
 static void box_free(struct box *b)
@@ -58,7 +60,8 @@ struct box *box_set(struct sbx *s, const struct record *r)
 	if (!b)
 		return NULL;
 	/* The mark is for the execution that serves; whatever comes after it begins unmarked. */
-	if (!life_serves(b->rec.state) || !life_serves(r->state) || b->rec.id.generation != r->id.generation)
+	if (!life_serves(b->rec.state) || !life_serves(r->state) ||
+	    b->rec.id.generation != r->id.generation)
 		b->ending = false;
 	b->rec = *r;
 	return b;
@@ -71,7 +74,11 @@ void box_free_all(struct sbx *s)
 }
 
 /* What the VMM says by itself, and what it means (the life-cycle table knows what follows). */
-static const struct { enum vmm_event_kind kind; enum life_event ev; const char *reason; } box_meanings[] = {
+static const struct {
+	enum vmm_event_kind kind;
+	enum life_event ev;
+	const char *reason;
+} box_meanings[] = {
 	{ VMM_EV_GUEST_OFF, LIFE_EV_GUEST_OFF, "the guest was powered off" },
 	{ VMM_EV_GUEST_RESET, LIFE_EV_GUEST_REBOOT, "the guest was rebooted" },
 	{ VMM_EV_PANIC, LIFE_EV_CRASH, "the guest's kernel has panicked" },
@@ -82,14 +89,18 @@ static void box_vm_event(struct box *b, const struct vmm_event *ev)
 {
 	for (unsigned i = 0; i < ARRAY_LEN(box_meanings); i++) {
 		if (box_meanings[i].kind == ev->kind)
-			crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, box_meanings[i].ev, box_meanings[i].reason);
+			crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation,
+				   box_meanings[i].ev, box_meanings[i].reason);
 	}
 	if (ev->kind == VMM_EV_IO_ERROR)
 		crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
 			   ev->no_space ? "the node's disk is full" : "the node's disk has failed");
 }
 
-/* It has stopped and has not said why (KVM's internal error, an emulator's): its state is asked for. */
+/*
+ * It has stopped and has not said why (KVM's internal error, an emulator's): its state is asked
+ * for.
+ */
 static void box_look(struct box *b)
 {
 	if (b->crashed || b->ending || b->jobs > 0)
@@ -130,7 +141,8 @@ static void box_bridge_event(const char *name, json_t *a, void *arg)
 	struct box *b = arg;
 	struct bridge_lost lost = { 0 };
 
-	if (!str_eq(name, "channel-lost") || ipc_decode(bridge_lost_fields, a, &lost, sizeof(lost), NULL) < 0)
+	if (!str_eq(name, "channel-lost") ||
+	    ipc_decode(bridge_lost_fields, a, &lost, sizeof(lost), NULL) < 0)
 		return;
 	crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, lost.reason);
 }
@@ -143,7 +155,8 @@ void box_watch(struct box *b, struct vmm *vm)
 	b->vm = vm;
 	r = loop_add(b->s->loop, &b->vm_io, vmm_fd(vm), EPOLLIN, box_vm_readable, b);
 	if (r < 0)
-		log_error("a virtual machine cannot be watched", F_STR("sandbox", b->rec.id.sandbox), F_INT("errno", -r));
+		log_error("a virtual machine cannot be watched",
+			  F_STR("sandbox", b->rec.id.sandbox), F_INT("errno", -r));
 	/* What came while a job had it. */
 	box_vm_events_now(b);
 	if (b->control)

@@ -1,7 +1,7 @@
 /*
- * The verification keys (K-2): a bundle signed by the root key that this node pinned when it was first started. Kept
- * in STATE/sbx; a number never goes back, not over a restart either. `root.pub` and `bundle.txt` there are removed by
- * whoever wants the node to trust another root key.
+ * The verification keys (K-2): a bundle signed by the root key that this node pinned when it was
+ * first started. Kept in STATE/sbx; a number never goes back, not over a restart either. `root.pub`
+ * and `bundle.txt` there are removed by whoever wants the node to trust another root key.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,8 @@ static int bundle_pin(struct sbx *s, struct err *e)
 	r = bundle_read_hex(pinned, s->root_public);
 	if (r == 0) {
 		if (seen == 0 && memcmp(now, s->root_public, sizeof(now)) != 0)
-			log_warn("the root key has changed; this node keeps the one that it pinned", F_STR("pinned", pinned));
+			log_warn("the root key has changed; this node keeps the one that it pinned",
+				 F_STR("pinned", pinned));
 		return 0;
 	}
 	if (r != -ENOENT)
@@ -74,7 +75,10 @@ int bundle_load(struct sbx *s, struct err *e)
 
 struct bundle_next { struct key_bundle keys; char *text; };
 
-/* Only one such job runs at a time, and the bundle changes in `done` alone: reading it here is safe. */
+/*
+ * Only one such job runs at a time, and the bundle changes in `done` alone: reading it here is
+ * safe.
+ */
 static int bundle_run(struct job *j, struct err *e)
 {
 	struct bundle_next *next = j->arg;

@@ -1,6 +1,7 @@
 /*
- * An execution that ended by itself: seen by its VMM's connection, by the bridge, by node-manager. One crash job clears up.
- * And what a job that failed has left half done: it is brought to its end, again and again, whether somebody asks or not.
+ * An execution that ended by itself: seen by its VMM's connection, by the bridge, by node-manager.
+ * One crash job clears up. And what a job that failed has left half done: it is brought to its end,
+ * again and again, whether somebody asks or not.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -42,25 +43,31 @@ static void crash_start(struct box *b)
 	job_start(j);
 }
 
-void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum life_event ev, const char *reason)
+void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum life_event ev,
+		const char *reason)
 {
 	struct box *b = box_find(s, sandbox);
 
 	/* The first reason is the one that counts. */
 	if (!b || b->rec.id.generation != generation || b->crashed || b->ending)
 		return;
-	log_warn("an execution has ended", F_STR("sandbox", sandbox), F_UINT("generation", generation),
-		 F_STR("event", life_event_names[ev]), F_STR("reason", reason));
+	log_warn("an execution has ended", F_STR("sandbox", sandbox),
+		 F_UINT("generation", generation), F_STR("event", life_event_names[ev]),
+		 F_STR("reason", reason));
 	b->crashed = true;
 	b->crash_generation = generation;
 	b->crash_event = ev;
 	/* The words of the life-cycle table; of a crash also what was seen. */
-	str_format(b->crash_reason, sizeof(b->crash_reason), ev == LIFE_EV_CRASH ? "crashed: %s" : "%s",
+	str_format(b->crash_reason, sizeof(b->crash_reason),
+		   ev == LIFE_EV_CRASH ? "crashed: %s" : "%s",
 		   ev == LIFE_EV_CRASH ? reason : life_event_names[ev]);
 	crash_after_job(b);
 }
 
-/* While a job is there it will find out by itself, or it makes a state that is looked at when it is done. */
+/*
+ * While a job is there it will find out by itself, or it makes a state that is looked at when it is
+ * done.
+ */
 void crash_after_job(struct box *b)
 {
 	if (!b->crashed || b->jobs > 0 || b->retry.heap_pos > 0)
@@ -101,9 +108,11 @@ void crash_on_nm_event(const char *name, json_t *a, void *arg)
 	if (!str_eq(name, "exited") || ipc_decode(nm_exited_fields, a, &x, sizeof(x), NULL) < 0)
 		return;
 	if (x.status >= 0 && WIFSIGNALED((int)x.status))
-		str_format(reason, sizeof(reason), "%s was killed by signal %d", x.who, WTERMSIG((int)x.status));
+		str_format(reason, sizeof(reason), "%s was killed by signal %d", x.who,
+			   WTERMSIG((int)x.status));
 	else if (x.status >= 0)
-		str_format(reason, sizeof(reason), "%s exited with status %d", x.who, WEXITSTATUS((int)x.status));
+		str_format(reason, sizeof(reason), "%s exited with status %d", x.who,
+			   WEXITSTATUS((int)x.status));
 	else
 		str_format(reason, sizeof(reason), "%s has ended", x.who);
 	crash_seen(arg, x.sandbox, x.generation, LIFE_EV_CRASH, reason);

@@ -1,4 +1,7 @@
-/* How an execution begins and how it ends. Each step has a failpoint; each may be the last one before a SIGKILL. */
+/*
+ * How an execution begins and how it ends. Each step has a failpoint; each may be the last one
+ * before a SIGKILL.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -31,18 +34,21 @@ int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct 
 
 	if (box_path(j->s, path, j->rec.id.sandbox, j->rec.id.generation, "control.sock") < 0)
 		return err_set(e, -ENAMETOOLONG, "The run folder's name is too long.");
-	while ((fd = fd_unix_connect(path, SOCK_SEQPACKET, SBX_REVOKE_MS)) == -ECONNREFUSED && clock_mono_ms() < until)
+	while ((fd = fd_unix_connect(path, SOCK_SEQPACKET, SBX_REVOKE_MS)) == -ECONNREFUSED &&
+	       clock_mono_ms() < until)
 		usleep(EXEC_BRIDGE_POLL_US);
 	if (fd < 0)
 		return err_errno(e, fd, "The bridge's control socket");
-	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != j->rec.proc.bridge_pid || peer.uid != j->rec.proc.bridge_uid)
-		return err_set(e, -EACCES, "The bridge's control socket belongs to another process.");
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != j->rec.proc.bridge_pid ||
+	    peer.uid != j->rec.proc.bridge_uid)
+		return err_set(e, -EACCES,
+			       "The bridge's control socket belongs to another process.");
 	return ipc_sync_open_fd(TAKE_FD(fd), ret);
 }
 
 /*
- * A guest that ends while it starts (its disk is its own, it may be anything) is not waited for, and not started again and again:
- * what comes of it is no time-out, which another try may cure.
+ * A guest that ends while it starts (its disk is its own, it may be anything) is not waited for,
+ * and not started again and again: what comes of it is no time-out, which another try may cure.
  */
 static int exec_vm_says(void *arg, struct err *e)
 {
@@ -51,8 +57,11 @@ static int exec_vm_says(void *arg, struct err *e)
 	int r = vmm_poll(j->vm, e);
 
 	while (vmm_next_event(j->vm, &ev)) {
-		if (ev.kind != VMM_EV_STOP && ev.kind != VMM_EV_RESUME && ev.kind != VMM_EV_CHANNEL_OPEN)
-			return err_set_code(e, -EIO, "guest-failed", "The guest ended while it started (%s).", vmm_event_names[ev.kind]);
+		if (ev.kind != VMM_EV_STOP && ev.kind != VMM_EV_RESUME &&
+		    ev.kind != VMM_EV_CHANNEL_OPEN)
+			return err_set_code(e, -EIO, "guest-failed",
+					    "The guest ended while it started (%s).",
+					    vmm_event_names[ev.kind]);
 	}
 	return r;
 }
@@ -82,14 +91,17 @@ int exec_attach(struct job *j, int timeout_ms, struct err *e)
 	if (r == 0 && j->vm)
 		ipc_sync_watch(c, vmm_fd(j->vm), exec_vm_says, j);
 	if (r == 0)
-		r = ipc_sync_call(c, &bridge_ops[BRIDGE_ATTACH], j->req_id, &a, &channel, 1, NULL, NULL, NULL, timeout_ms, e);
+		r = ipc_sync_call(c, &bridge_ops[BRIDGE_ATTACH], j->req_id, &a, &channel, 1, NULL,
+				  NULL, NULL, timeout_ms, e);
 	ipc_sync_close(c);
 	return r < 0 ? err_wrap(e, "guest channel") : 0;
 }
 
 static int exec_spawn(struct job *j, const char *mode, int *ret_state_fd, struct err *e)
 {
-	struct nm_spawn q = { .generation = j->rec.id.generation, .memory_mib = j->rec.memory_mib, .vcpus = j->rec.vcpus };
+	struct nm_spawn q = { .generation = j->rec.id.generation,
+			      .memory_mib = j->rec.memory_mib,
+			      .vcpus = j->rec.vcpus };
 	int fds[2] = { -1, -1 };
 	size_t n = 2;
 	int r;
@@ -134,7 +146,10 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = exec_spawn(j, mode, &state_fd, e);
 	if (r == 0)
 		r = job_fault("sbx.exec.after-spawn", e);
-	/* Its processes are not recorded before it is announced: what is not announced is destroyed by name (adopt.c). */
+	/*
+	 * Its processes are not recorded before it is announced: what is not announced is destroyed
+	 * by name (adopt.c).
+	 */
 	if (r == 0 && restore)
 		r = exec_load(j, state_fd, e);
 	if (r == 0)
@@ -179,7 +194,9 @@ int exec_console(struct job *j, struct err *e)
 	if (!j->vm)
 		return 0;
 	r = vmm_console(j->vm, &text, &n, EXEC_CONSOLE_MS, e);
-	return r == 0 && !j->unrecorded ? record_console_add(j->s->db, j->rec.id.sandbox, text, n, e) : r;
+	return r == 0 && !j->unrecorded
+		       ? record_console_add(j->s->db, j->rec.id.sandbox, text, n, e)
+		       : r;
 }
 
 int exec_vm_open(struct job *j, int timeout_ms, struct err *e)
@@ -200,7 +217,10 @@ int exec_vm_open(struct job *j, int timeout_ms, struct err *e)
 	return r;
 }
 
-/* What was asked last is answered too late, or not at all: after a time-out the old connection is of no use (vmm/qmp.h). */
+/*
+ * What was asked last is answered too late, or not at all: after a time-out the old connection is
+ * of no use (vmm/qmp.h).
+ */
 int exec_vm_again(struct job *j, struct err *e)
 {
 	int r;
@@ -229,20 +249,25 @@ int exec_destroy(struct job *j, struct err *e)
 	return job_nm(j, NM_DESTROY, &x, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
 }
 
-/* What is nice to have on the way out: a written disk, the last words. None of it holds the end up. */
+/*
+ * What is nice to have on the way out: a written disk, the last words. None of it holds the end up.
+ */
 static void exec_last_words(struct job *j, bool graceful)
 {
 	struct err e = { 0 };
 	json_t *empty = json_object();
 
-	if (graceful && j->rec.proc.bridge_pid != 0 && guest_post(j, "/shutdown", empty, EXEC_SHUTDOWN_MS, &e) < 0)
-		log_warn("the guest did not shut down by itself", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
+	if (graceful && j->rec.proc.bridge_pid != 0 &&
+	    guest_post(j, "/shutdown", empty, EXEC_SHUTDOWN_MS, &e) < 0)
+		log_warn("the guest did not shut down by itself", F_REQ(j->req_id),
+			 F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
 	json_decref(empty);
 	job_take_vm(j);
 	if (!j->vm)
 		return;
 	if (exec_console(j, &e) < 0)
-		log_warn("the end of the console is lost", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
+		log_warn("the end of the console is lost", F_REQ(j->req_id),
+			 F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
 	vmm_quit(j->vm, EXEC_QUIT_MS, NULL);
 	vmm_close(TAKE(j->vm));
 }

@@ -1,6 +1,7 @@
 /*
- * What only the host may ask of the guest: /init, /prepare, /shutdown, over a control connection of its own through the
- * bridge. What comes back is hostile: bounded, parsed strictly, and only its status counts.
+ * What only the host may ask of the guest: /init, /prepare, /shutdown, over a control connection of
+ * its own through the bridge. What comes back is hostile: bounded, parsed strictly, and only its
+ * status counts.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,9 +21,13 @@
 #define GUEST_ANSWER_MAX (HTTP_HEAD_MAX + 4096)
 #define GUEST_ENTROPY_BYTES 256
 
-int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease, int timeout_ms, int *ret_fd, struct err *e)
+int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,
+		  int timeout_ms, int *ret_fd, struct err *e)
 {
-	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC, .kind = kind, .lease = lease, .generation = r->id.generation };
+	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC,
+				     .kind = kind,
+				     .lease = lease,
+				     .generation = r->id.generation };
 	autoclose int fd = -1;
 	char path[PATH_MAX];
 	struct fd_peer peer;
@@ -32,7 +37,8 @@ int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t
 	fd = fd_unix_connect(path, SOCK_STREAM, timeout_ms);
 	if (fd < 0)
 		return err_errno(e, fd, "The bridge does not listen");
-	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != r->proc.bridge_pid || peer.uid != r->proc.bridge_uid)
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != r->proc.bridge_pid ||
+	    peer.uid != r->proc.bridge_uid)
 		return err_set(e, -EACCES, "The bridge's socket belongs to another process.");
 	memcpy(p.activation, r->id.activation, sizeof(p.activation));
 	if (fd_write_all(fd, &p, sizeof(p), timeout_ms) < 0)
@@ -41,7 +47,8 @@ int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t
 	return 0;
 }
 
-static int guest_put_request(struct buf *b, const char *req_id, const char *target, const char *body, size_t n)
+static int guest_put_request(struct buf *b, const char *req_id, const char *target,
+			     const char *body, size_t n)
 {
 	int r = http_put_request(b, "POST", target);
 
@@ -81,11 +88,13 @@ static int guest_read_status(int fd, int timeout_ms, int *ret_status, struct err
 		if (r < 0 && errno == EINTR)
 			continue;
 		if (r <= 0)
-			return err_set(e, -ECONNRESET, "The guest ended the connection without an answer.");
+			return err_set(e, -ECONNRESET,
+				       "The guest ended the connection without an answer.");
 		n += (size_t)r;
 		r = http_parse_response(in, n, "POST", &head, &bad);
 		if (r < 0)
-			return err_set(e, -EPROTO, "The guest's answer is malformed: %s.", http_error_text(bad));
+			return err_set(e, -EPROTO, "The guest's answer is malformed: %s.",
+				       http_error_text(bad));
 		if (r == 0)
 			continue;
 		*ret_status = head.status;
@@ -157,10 +166,12 @@ int guest_init(struct job *j, json_t *env, int timeout_ms, struct err *e)
 	if (id_new_uuid(boot_id) < 0)
 		return err_set(e, -EIO, "The node has no random numbers.");
 	body = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:s, s:o, s:s, s:O?, s:s, s:s, s:s, s:I}",
-			 "sandbox", j->rec.id.sandbox, "tenant", j->rec.id.tenant, "generation", (json_int_t)j->rec.id.generation,
-			 "activation", activation, "hostname", j->rec.id.sandbox, "machine_id", j->rec.machine_id, "boot_id", boot_id,
+			 "sandbox", j->rec.id.sandbox, "tenant", j->rec.id.tenant, "generation",
+			 (json_int_t)j->rec.id.generation, "activation", activation, "hostname",
+			 j->rec.id.sandbox, "machine_id", j->rec.machine_id, "boot_id", boot_id,
 			 "entropy", guest_entropy(), "access_token", j->rec.guest_token, "env", env,
-			 "default_user", "user", "default_workdir", "", "template", "base", "wall_ms", (json_int_t)clock_wall_ms());
+			 "default_user", "user", "default_workdir", "", "template", "base",
+			 "wall_ms", (json_int_t)clock_wall_ms());
 	if (!body)
 		return err_set(e, -EINVAL, "/init: the values cannot be written as JSON.");
 	if (!json_object_get(body, "env"))

@@ -46,13 +46,16 @@ static void job_log(const struct job *j)
 {
 	int64_t ms = (clock_mono_us() - j->begin_us) / 1000;
 	/* {"disk":12.3,...}: milliseconds of each step, in their order. */
-	autofree char *steps = j->ms ? json_dumps(j->ms, JSON_COMPACT | JSON_REAL_PRECISION(4)) : NULL;
+	autofree char *steps =
+		j->ms ? json_dumps(j->ms, JSON_COMPACT | JSON_REAL_PRECISION(4)) : NULL;
 
 	if (j->e.num < 0)
-		log_warn("job failed", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms),
+		log_warn("job failed", F_STR("job", j->name), F_REQ(j->req_id),
+			 F_STR("sandbox", j->sandbox), F_INT("ms", ms),
 			 F_STR("steps", steps ? steps : ""), F_ERR(&j->e));
 	else
-		log_info("job done", F_STR("job", j->name), F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_INT("ms", ms),
+		log_info("job done", F_STR("job", j->name), F_REQ(j->req_id),
+			 F_STR("sandbox", j->sandbox), F_INT("ms", ms),
 			 F_STR("steps", steps ? steps : ""));
 }
 
@@ -136,21 +139,22 @@ static int job_nm_open(struct job *j, struct err *e)
 		return 0;
 	fd = fd_unix_connect(j->s->nm_path, SOCK_SEQPACKET, JOB_NM_CONNECT_MS);
 	if (fd < 0)
-		return err_set_code(e, -ECONNREFUSED, "node-manager-away", "node-manager does not listen (%s)", strerror(-fd));
+		return err_set_code(e, -ECONNREFUSED, "node-manager-away",
+				    "node-manager does not listen (%s)", strerror(-fd));
 	if (fd_peer_cred(fd, &peer) < 0 || peer.uid != j->s->nm_uid)
 		return err_set(e, -EPERM, "node-manager's socket belongs to another user");
 	return ipc_sync_open_fd(TAKE_FD(fd), &j->nm);
 }
 
-static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds,
-		       size_t *ret_n_fds, int timeout_ms, struct err *e)
+static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds,
+		       void *rep, int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e)
 {
 	size_t none = 0;
 	int r = job_nm_open(j, e);
 
 	if (r == 0)
-		r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds, ret_n_fds ? ret_n_fds : &none,
-				  timeout_ms, e);
+		r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds,
+				  ret_n_fds ? ret_n_fds : &none, timeout_ms, e);
 	/* An answer that comes late would be the answer to the next question. */
 	if (r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EPROTO) {
 		ipc_sync_close(j->nm);
@@ -159,24 +163,28 @@ static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int 
 	return r;
 }
 
-int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
-	   int timeout_ms, struct err *e)
+int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep,
+	   int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e)
 {
 	for (int tries = 0;; tries++) {
 		struct err failed = { 0 };
-		int r = job_nm_once(j, op, req, fds, n_fds, rep, ret_fds, ret_n_fds, timeout_ms, &failed);
+		int r = job_nm_once(j, op, req, fds, n_fds, rep, ret_fds, ret_n_fds, timeout_ms,
+				    &failed);
 
 		if (r >= 0)
 			return r;
 		/* It died over it, or its child did: it is soon back, and finds what was done. */
-		if (!job_nm_idempotent(op) || tries >= JOB_NM_TRIES || atomic_load(&j->s->leaving) ||
-		    !(r == -ECONNRESET || r == -EPIPE || r == -ECONNREFUSED || str_eq(failed.code, "node-failed"))) {
+		if (!job_nm_idempotent(op) || tries >= JOB_NM_TRIES ||
+		    atomic_load(&j->s->leaving) ||
+		    !(r == -ECONNRESET || r == -EPIPE || r == -ECONNREFUSED ||
+		      str_eq(failed.code, "node-failed"))) {
 			if (e)
 				*e = failed;
 			err_wrap(e, "%s", nm_ops[op].name);
 			return r;
 		}
-		log_warn("node-manager is asked again", F_REQ(j->req_id), F_STR("op", nm_ops[op].name), F_ERR(&failed));
+		log_warn("node-manager is asked again", F_REQ(j->req_id),
+			 F_STR("op", nm_ops[op].name), F_ERR(&failed));
 		usleep(JOB_NM_RETRY_US);
 	}
 }
@@ -205,14 +213,18 @@ int job_commit(struct job *j, struct err *e)
 	r = sbx_in_loop(j->s, job_set_in_loop, j);
 	if (r < 0)
 		return err_set(e, r, "The node service is ending.");
-	return j->no_box ? err_set_code(e, -ENOSPC, "limit", "This node has as many sandboxes as it can keep.") : 0;
+	return j->no_box ? err_set_code(e, -ENOSPC, "limit",
+					"This node has as many sandboxes as it can keep.")
+			 : 0;
 }
 
 int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e)
 {
 	if (j->rec.state != st)
-		log_info("state", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_UINT("generation", j->rec.id.generation),
-			 F_STR("from", life_state_names[j->rec.state]), F_STR("to", life_state_names[st]), F_STR("reason", reason ? reason : ""));
+		log_info("state", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox),
+			 F_UINT("generation", j->rec.id.generation),
+			 F_STR("from", life_state_names[j->rec.state]),
+			 F_STR("to", life_state_names[st]), F_STR("reason", reason ? reason : ""));
 	j->rec.state = st;
 	j->rec.since_ms = clock_wall_ms();
 	if (reason)
@@ -238,7 +250,8 @@ void job_event(struct job *j, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (record_event_add(j->s->db, j->rec.id.sandbox, clock_wall_ms(), text, &e) < 0)
-		log_warn("an event of a sandbox was not kept", F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
+		log_warn("an event of a sandbox was not kept", F_REQ(j->req_id),
+			 F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
 }
 
 static void job_take_vm_in_loop(void *arg)

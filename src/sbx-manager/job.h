@@ -1,6 +1,7 @@
 /*
- * A job: one story about one sandbox (or the template), run in a worker as straight-line code. It has connections of its own,
- * a working copy of the record, the request ID for log lines and messages, and the time that each step took.
+ * A job: one story about one sandbox (or the template), run in a worker as straight-line code. It
+ * has connections of its own, a working copy of the record, the request ID for log lines and
+ * messages, and the time that each step took.
  */
 #ifndef SBX_MANAGER_JOB_H
 #define SBX_MANAGER_JOB_H
@@ -40,12 +41,15 @@ struct job {
 struct job *job_new(struct sbx *s, const char *name, const char *sandbox, const char *req_id,
 		    int (*run)(struct job *j, struct err *e));
 void job_free(struct job *j);                        /* of one that was never started */
-/* Queues it behind the other jobs of its sandbox. When the queue is full the call is answered and the job freed. */
+/*
+ * Queues it behind the other jobs of its sandbox. When the queue is full the call is answered and
+ * the job freed.
+ */
 int job_start(struct job *j);
 
 /* ---- In the worker ---- */
-int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
-	   int timeout_ms, struct err *e);
+int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep,
+	   int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e);
 /* Commits j->rec, then sets the copy in memory. */
 int job_commit(struct job *j, struct err *e);
 int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e);
@@ -58,22 +62,35 @@ int job_fault(const char *name, struct err *e);      /* a failpoint: 0 or its er
 int revoke_execution(struct job *j, struct err *e);  /* the fixed order; afterwards nothing passes any more */
 
 /* ---- exec.c: how an execution begins and ends ---- */
-/* Spawn, load or boot, attach, /init. j->rec has identity, template, sizes. On failure the caller calls exec_end. */
+/*
+ * Spawn, load or boot, attach, /init. j->rec has identity, template, sizes. On failure the caller
+ * calls exec_end.
+ */
 int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e);
-/* Makes what runs findable: hands the VMM's connection to the loop. After the commit of state running. */
+/*
+ * Makes what runs findable: hands the VMM's connection to the loop. After the commit of state
+ * running.
+ */
 int exec_announce(struct job *j, struct err *e);
-/* Revoke, shut the guest down (graceful), keep the console's tail, end the VMM, clear everything. Idempotent. */
+/*
+ * Revoke, shut the guest down (graceful), keep the console's tail, end the VMM, clear everything.
+ * Idempotent.
+ */
 int exec_end(struct job *j, bool graceful, struct err *e);
 int exec_attach(struct job *j, int timeout_ms, struct err *e);
 int exec_console(struct job *j, struct err *e);      /* what the VMM holds goes into the records */
 int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must be running */
 int exec_vm_again(struct job *j, struct err *e);     /* the same in the place of one that failed; NULL on failure */
-/* The bridge's control socket, after a look at who listens there. A bridge that was just started gets wait_ms to do so. */
+/*
+ * The bridge's control socket, after a look at who listens there. A bridge that was just started
+ * gets wait_ms to do so.
+ */
 int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct err *e);
 int exec_destroy(struct job *j, struct err *e);      /* node-manager's part of the end */
 
 /* ---- init.c: the guest's own routes, over a control connection ---- */
-int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease, int timeout_ms, int *ret_fd, struct err *e);
+int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,
+		  int timeout_ms, int *ret_fd, struct err *e);
 int guest_post(struct job *j, const char *target, json_t *body, int timeout_ms, struct err *e);
 int guest_init(struct job *j, json_t *env, int timeout_ms, struct err *e);
 

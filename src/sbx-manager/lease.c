@@ -1,8 +1,9 @@
 /*
- * Leases: each is one stream between node-api and a bridge, held at both ends. node-api reports the end of each; a
- * duplicate is kept here, so that the stream can be cut whatever node-api does; a node-api connection that breaks ends
- * all its leases. After EPOLLHUP of the duplicate (the bridge has closed) the lease stays until node-api has reported
- * its end, since bytes may still wait in the socket.
+ * Leases: each is one stream between node-api and a bridge, held at both ends. node-api reports the
+ * end of each; a duplicate is kept here, so that the stream can be cut whatever node-api does; a
+ * node-api connection that breaks ends all its leases. After EPOLLHUP of the duplicate (the bridge
+ * has closed) the lease stays until node-api has reported its end, since bytes may still wait in
+ * the socket.
  */
 #include "sbx-manager/sbx.h"
 
@@ -108,7 +109,8 @@ void lease_door_left(struct ipc_peer *p, void *arg)
 	size_t n = 0;
 
 	if (ipc_peer_fault(p))
-		log_warn("a peer was closed", F_INT("pid", ipc_peer_cred(p)->pid), F_STR("why", ipc_peer_fault(p)));
+		log_warn("a peer was closed", F_INT("pid", ipc_peer_cred(p)->pid),
+			 F_STR("why", ipc_peer_fault(p)));
 	if (!d)
 		return;
 	LIST_FOR_SAFE(&d->leases, l, struct lease, in_door) {
@@ -122,7 +124,10 @@ void lease_door_left(struct ipc_peer *p, void *arg)
 	free(d);
 }
 
-/* Only the connection that got a lease can end it. An unknown one has ended already (it was revoked). */
+/*
+ * Only the connection that got a lease can end it. An unknown one has ended already (it was
+ * revoked).
+ */
 void lease_end_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
 {
 	const struct sbx_lease *a = req;
@@ -139,7 +144,10 @@ void lease_end_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 	ipc_answer(call, NULL, NULL, 0);
 }
 
-/* What waits in the socket for the reader, who is node-api, is thrown away: shutdown(2) leaves it there (seen). */
+/*
+ * What waits in the socket for the reader, who is node-api, is thrown away: shutdown(2) leaves it
+ * there (seen).
+ */
 static void lease_drain(int fd)
 {
 	static char scratch[16384];

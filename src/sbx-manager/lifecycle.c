@@ -1,7 +1,8 @@
 /*
- * Create, start, stop, delete, console: one story each, repeatable at any point (spec L-3, C-1, I-5). A request names
- * the execution that it is about by its capability. Rules about generations, the same for all: older than the
- * installed one = stale; the same = the same result again; newer = the old execution ends first.
+ * Create, start, stop, delete, console: one story each, repeatable at any point (spec L-3, C-1,
+ * I-5). A request names the execution that it is about by its capability. Rules about generations,
+ * the same for all: older than the installed one = stale; the same = the same result again; newer =
+ * the old execution ends first.
  */
 #include <errno.h>
 #include <sodium.h>
@@ -21,8 +22,11 @@
 
 static int lifecycle_stale(const struct job *j, struct err *e)
 {
-	return err_set_code(e, -ESTALE, "stale-generation", "Execution %llu of sandbox %s is installed here, the request is for %llu.",
-			    (unsigned long long)j->rec.id.generation, j->rec.id.sandbox, (unsigned long long)j->cap.id.generation);
+	return err_set_code(
+		e, -ESTALE, "stale-generation",
+		"Execution %llu of sandbox %s is installed here, the request is for %llu.",
+		(unsigned long long)j->rec.id.generation, j->rec.id.sandbox,
+		(unsigned long long)j->cap.id.generation);
 }
 
 /* Reads the record and compares it with what the capability names. */
@@ -33,7 +37,8 @@ static int lifecycle_load(struct job *j, struct err *e)
 	int r = record_get(j->s->db, j->sandbox, &j->rec, &lookup);
 
 	if (!str_eq(want->worker, j->s->conf.worker))
-		return err_set_code(e, -EACCES, "refusal-refresh-route", "The request is for another worker.");
+		return err_set_code(e, -EACCES, "refusal-refresh-route",
+				    "The request is for another worker.");
 	if (r < 0 && r != -ENOENT) {
 		*e = lookup;
 		return r;
@@ -42,12 +47,14 @@ static int lifecycle_load(struct job *j, struct err *e)
 	if (!j->had_record)
 		return 0;
 	if (!str_eq(want->tenant, j->rec.id.tenant))
-		return err_set_code(e, -EACCES, "refusal-deny", "The sandbox belongs to another tenant.");
+		return err_set_code(e, -EACCES, "refusal-deny",
+				    "The sandbox belongs to another tenant.");
 	if (want->generation < j->rec.id.generation)
 		return lifecycle_stale(j, e);
 	if (want->generation > j->rec.id.generation)
 		return 0;
-	if (memcmp(want->activation, j->rec.id.activation, ID_ACTIVATION_BYTES) != 0 || want->attempt < j->rec.id.attempt)
+	if (memcmp(want->activation, j->rec.id.activation, ID_ACTIVATION_BYTES) != 0 ||
+	    want->attempt < j->rec.id.attempt)
 		return lifecycle_stale(j, e);
 	j->rec.id.attempt = want->attempt;
 	return 0;
@@ -60,13 +67,15 @@ static bool lifecycle_gone(const struct job *j)
 
 static int lifecycle_not_found(const struct job *j, struct err *e)
 {
-	return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.", j->sandbox);
+	return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.",
+			    j->sandbox);
 }
 
 /* The result of a create or start that was done before, whatever became of the execution since. */
 static int lifecycle_result(struct job *j)
 {
-	j->result = json_pack("{s:s, s:s, s:O?}", "state", life_state_names[j->rec.state], "reason", j->rec.reason, "ms", j->ms);
+	j->result = json_pack("{s:s, s:s, s:O?}", "state", life_state_names[j->rec.state], "reason",
+			      j->rec.reason, "ms", j->ms);
 	return 0;
 }
 
@@ -89,7 +98,8 @@ static int lifecycle_shape(struct job *j, struct err *e)
 		return err_set(e, -EINVAL, "The request names no template.");
 	r = template_manifest(j, template, &m, e);
 	if (r == -ENOENT)
-		return err_set_code(e, -ENOENT, "template-not-found", "This node has no template %s.", template);
+		return err_set_code(e, -ENOENT, "template-not-found",
+				    "This node has no template %s.", template);
 	if (r == 0)
 		r = template_fits(j->s, &m, e);
 	if (r < 0)
@@ -98,8 +108,10 @@ static int lifecycle_shape(struct job *j, struct err *e)
 	j->rec.vcpus = lifecycle_number(j->spec, "vcpus", m.vcpus);
 	j->rec.disk_mib = m.disk_bytes >> 20;
 	if (j->rec.memory_mib != m.memory_mib || j->rec.vcpus != m.vcpus)
-		return err_set(e, -EINVAL, "Sandboxes of the template %s have %llu vCPU and %llu MiB.", template,
-			       (unsigned long long)m.vcpus, (unsigned long long)m.memory_mib);
+		return err_set(e, -EINVAL,
+			       "Sandboxes of the template %s have %llu vCPU and %llu MiB.",
+			       template, (unsigned long long)m.vcpus,
+			       (unsigned long long)m.memory_mib);
 	return str_copy(j->rec.accel, sizeof(j->rec.accel), m.accel);
 }
 
@@ -108,7 +120,9 @@ static int lifecycle_fresh_token(struct job *j, struct err *e)
 	j->rec.proc = (struct nm_spawn_rep){ 0 };
 	j->rec.installed_ms = 0;
 	j->rec.reason[0] = '\0';
-	return str_random_hex(j->rec.guest_token, 32) < 0 ? err_set(e, -EIO, "The node has no random numbers.") : 0;
+	return str_random_hex(j->rec.guest_token, 32) < 0
+		       ? err_set(e, -EIO, "The node has no random numbers.")
+		       : 0;
 }
 
 static int lifecycle_disk(struct job *j, enum nm_op op, struct err *e)
@@ -120,11 +134,15 @@ static int lifecycle_disk(struct job *j, enum nm_op op, struct err *e)
 	str_copy(c.sandbox, sizeof(c.sandbox), j->sandbox);
 	str_copy(c.template, sizeof(c.template), j->rec.template);
 	str_copy(d.sandbox, sizeof(d.sandbox), j->sandbox);
-	r = job_nm(j, op, op == NM_DISK_CREATE ? (void *)&c : (void *)&d, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
+	r = job_nm(j, op, op == NM_DISK_CREATE ? (void *)&c : (void *)&d, NULL, 0, NULL, NULL, NULL,
+		   SBX_NM_MS, e);
 	return op == NM_DISK_CREATE && r == -EEXIST ? 0 : r;
 }
 
-/* A failed create leaves nothing: the request may come again. What cannot be cleared now is cleared by the next try or start. */
+/*
+ * A failed create leaves nothing: the request may come again. What cannot be cleared now is cleared
+ * by the next try or start.
+ */
 static void lifecycle_undo_create(struct job *j)
 {
 	struct err e = { 0 };
@@ -132,14 +150,18 @@ static void lifecycle_undo_create(struct job *j)
 
 	if (r == 0)
 		r = lifecycle_disk(j, NM_DISK_DELETE, &e);
-	/* First away in memory, then the row: no tombstone, since this generation may still be made. */
+	/*
+	 * First away in memory, then the row: no tombstone, since this generation may still be
+	 * made.
+	 */
 	j->rec.state = LIFE_NONE;
 	if (r == 0)
 		r = job_commit(j, &e);
 	if (r == 0)
 		r = record_drop(j->s->db, j->sandbox, &e);
 	if (r < 0)
-		log_warn("a failed create was not cleared away", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&e));
+		log_warn("a failed create was not cleared away", F_REQ(j->req_id),
+			 F_STR("sandbox", j->sandbox), F_ERR(&e));
 }
 
 static int lifecycle_install(struct job *j, struct err *e)
@@ -158,7 +180,8 @@ static int lifecycle_install(struct job *j, struct err *e)
 
 static void lifecycle_total(struct job *j)
 {
-	json_object_set_new(j->ms, "total", json_real((double)(clock_mono_us() - j->begin_us) / 1000.0));
+	json_object_set_new(j->ms, "total",
+			    json_real((double)(clock_mono_us() - j->begin_us) / 1000.0));
 }
 
 static int lifecycle_create_steps(struct job *j, struct err *e)
@@ -187,9 +210,11 @@ static int lifecycle_create(struct job *j, struct err *e)
 	if (r < 0)
 		return r;
 	if (j->had_record && j->rec.state == LIFE_NONE)
-		return err_set_code(e, -ESTALE, "sandbox-deleted", "The sandbox %s was deleted.", j->sandbox);
+		return err_set_code(e, -ESTALE, "sandbox-deleted", "The sandbox %s was deleted.",
+				    j->sandbox);
 	if (j->had_record && j->rec.id.generation < j->cap.id.generation)
-		return err_set_code(e, -EEXIST, "sandbox-exists", "The sandbox %s exists already.", j->sandbox);
+		return err_set_code(e, -EEXIST, "sandbox-exists", "The sandbox %s exists already.",
+				    j->sandbox);
 	if (j->had_record && j->rec.installed_ms != 0)
 		return lifecycle_result(j);
 	/* A try that was broken off is cleared away and made again. */
@@ -239,7 +264,8 @@ static void lifecycle_undo_start(struct job *j, const struct err *why)
 	if (r == 0)
 		r = job_set_state(j, LIFE_STOPPED, why->text, &e);
 	if (r < 0)
-		log_warn("a failed start was not cleared away", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&e));
+		log_warn("a failed start was not cleared away", F_REQ(j->req_id),
+			 F_STR("sandbox", j->sandbox), F_ERR(&e));
 	else
 		job_event(j, "start failed: %s", why->text);
 }
@@ -296,7 +322,10 @@ int lifecycle_stop(struct job *j, struct err *e)
 		r = exec_end(j, serves, e);
 	if (r < 0)
 		return r;
-	/* A stop that was decided for a later execution, which never came here: that one is over too. */
+	/*
+	 * A stop that was decided for a later execution, which never came here: that one is over
+	 * too.
+	 */
 	j->rec.id = j->cap.id;
 	if (j->rec.installed_ms == 0)
 		j->rec.installed_ms = clock_wall_ms();
@@ -337,12 +366,16 @@ static int lifecycle_delete(struct job *j, struct err *e)
 
 /* ---- What ended by itself ---- */
 
-/* Where the record goes; what would start a new execution is for the control plane, here it is stopped. */
+/*
+ * Where the record goes; what would start a new execution is for the control plane, here it is
+ * stopped.
+ */
 static enum life_state lifecycle_after(enum life_state from, enum life_event ev)
 {
 	const struct life_rule *rule = life_find(from, ev);
 
-	return rule && !life_in_transition(rule->to) && !life_serves(rule->to) ? rule->to : LIFE_STOPPED;
+	return rule && !life_in_transition(rule->to) && !life_serves(rule->to) ? rule->to
+									       : LIFE_STOPPED;
 }
 
 int lifecycle_crash(struct job *j, struct err *e)
@@ -366,7 +399,10 @@ int lifecycle_crash(struct job *j, struct err *e)
 	return 0;
 }
 
-/* Nobody waits for this: a create that failed is undone, a start ends stopped, a stop or delete goes on. */
+/*
+ * Nobody waits for this: a create that failed is undone, a start ends stopped, a stop or delete
+ * goes on.
+ */
 int lifecycle_finish(struct job *j, struct err *e)
 {
 	enum life_state st;
@@ -381,7 +417,10 @@ int lifecycle_finish(struct job *j, struct err *e)
 	if (r == 0 && (st == LIFE_CREATING || st == LIFE_DELETING))
 		r = lifecycle_disk(j, NM_DISK_DELETE, e);
 	if (r == 0)
-		r = job_set_state(j, st == LIFE_CREATING || st == LIFE_DELETING ? LIFE_NONE : LIFE_STOPPED, NULL, e);
+		r = job_set_state(j,
+				  st == LIFE_CREATING || st == LIFE_DELETING ? LIFE_NONE
+									     : LIFE_STOPPED,
+				  NULL, e);
 	/* No tombstone: this generation may still be made. */
 	if (r == 0 && st == LIFE_CREATING)
 		r = record_drop(j->s->db, j->sandbox, e);
@@ -478,7 +517,8 @@ static int lifecycle_console(struct job *j, struct err *e)
 		struct err lost = { 0 };
 
 		if (exec_console(j, &lost) < 0) {
-			log_warn("the console was not read", F_REQ(j->req_id), F_STR("sandbox", j->sandbox), F_ERR(&lost));
+			log_warn("the console was not read", F_REQ(j->req_id),
+				 F_STR("sandbox", j->sandbox), F_ERR(&lost));
 			/* On a machine with much to do that alone is no reason to end a sandbox. */
 			if (exec_vm_again(j, &lost) < 0) {
 				str_copy(j->reason, sizeof(j->reason), lost.text);
@@ -523,9 +563,11 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 	for (unsigned i = 0; i < ARRAY_LEN(lifecycle_kinds) && !kind; i++)
 		kind = str_eq(q->kind, lifecycle_kinds[i].name) ? &lifecycle_kinds[i] : NULL;
 	if (!kind)
-		err_set_code(&e, -ENOSYS, "not-built-yet", "There is no life-cycle operation of that name.");
+		err_set_code(&e, -ENOSYS, "not-built-yet",
+			     "There is no life-cycle operation of that name.");
 	else
-		admit_capability(s, q->capability, ID_PURPOSE_LIFECYCLE, kind->access, 0, ID_PROTOCOL_NONE, &cap, &e);
+		admit_capability(s, q->capability, ID_PURPOSE_LIFECYCLE, kind->access, 0,
+				 ID_PROTOCOL_NONE, &cap, &e);
 	if (e.num < 0) {
 		ipc_fail(call, &e);
 		return;

@@ -29,7 +29,10 @@ static const char record_schema[] =
 	"CREATE TABLE IF NOT EXISTS console(sandbox TEXT PRIMARY KEY, text BLOB NOT NULL) STRICT;"
 	"PRAGMA user_version=1;";
 
-/* One table says what a column is and where it stands in struct record; the order is that of the schema. */
+/*
+ * One table says what a column is and where it stands in struct record; the order is that of the
+ * schema.
+ */
 enum column_kind { COL_STR, COL_U64, COL_I64, COL_STATE, COL_SUBSTRATE, COL_ACTIVATION };
 struct column { enum column_kind kind; size_t off, size; };
 #define C_STR(f) { COL_STR, offsetof(struct record, f), sizeof(((struct record *)0)->f) }
@@ -37,11 +40,34 @@ struct column { enum column_kind kind; size_t off, size; };
 #define C_I64(f) { COL_I64, offsetof(struct record, f), 8 }
 
 static const struct column record_columns[] = {
-	C_STR(id.sandbox), C_STR(id.tenant), C_STR(id.worker), { COL_SUBSTRATE, 0, 0 }, C_STR(id.pod_uid), C_U64(id.generation),
-	{ COL_ACTIVATION, 0, 0 }, C_U64(id.attempt), { COL_STATE, 0, 0 }, C_STR(template), C_STR(accel), C_U64(memory_mib),
-	C_U64(vcpus), C_U64(disk_mib), C_U64(proc.slot), C_U64(proc.vmm_uid), C_U64(proc.bridge_uid), C_U64(proc.vmm_pid),
-	C_U64(proc.vmm_start), C_U64(proc.bridge_pid), C_U64(proc.bridge_start), C_U64(proc.init_pid), C_U64(proc.init_start),
-	C_STR(guest_token), C_STR(machine_id), C_I64(installed_ms), C_I64(since_ms), C_STR(reason),
+	C_STR(id.sandbox),
+	C_STR(id.tenant),
+	C_STR(id.worker),
+	{ COL_SUBSTRATE, 0, 0 },
+	C_STR(id.pod_uid),
+	C_U64(id.generation),
+	{ COL_ACTIVATION, 0, 0 },
+	C_U64(id.attempt),
+	{ COL_STATE, 0, 0 },
+	C_STR(template),
+	C_STR(accel),
+	C_U64(memory_mib),
+	C_U64(vcpus),
+	C_U64(disk_mib),
+	C_U64(proc.slot),
+	C_U64(proc.vmm_uid),
+	C_U64(proc.bridge_uid),
+	C_U64(proc.vmm_pid),
+	C_U64(proc.vmm_start),
+	C_U64(proc.bridge_pid),
+	C_U64(proc.bridge_start),
+	C_U64(proc.init_pid),
+	C_U64(proc.init_start),
+	C_STR(guest_token),
+	C_STR(machine_id),
+	C_I64(installed_ms),
+	C_I64(since_ms),
+	C_STR(reason),
 };
 #define RECORD_PARAMS "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?"
 static_assert(sizeof(RECORD_PARAMS) == 2 * ARRAY_LEN(record_columns), "one parameter per column");
@@ -74,7 +100,9 @@ int record_open(const char *path, struct record_db **ret, struct err *e)
 {
 	struct record_db *db = x_alloc(sizeof(*db));
 
-	if (sqlite3_open_v2(path, &db->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, NULL) != SQLITE_OK ||
+	if (sqlite3_open_v2(path, &db->db,
+			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX,
+			    NULL) != SQLITE_OK ||
 	    sqlite3_busy_timeout(db->db, RECORD_BUSY_MS) != SQLITE_OK ||
 	    sqlite3_exec(db->db, record_schema, NULL, NULL, NULL) != SQLITE_OK) {
 		int r = record_fail(db, e);
@@ -124,8 +152,9 @@ static void record_bind(sqlite3_stmt *st, int i, const struct column *c, const s
 /* A row that cannot be read as it was written is an error, not a guess. */
 static int record_column(sqlite3_stmt *st, int i, const struct column *c, struct record *r)
 {
-	const char *text = c->kind == COL_U64 || c->kind == COL_I64 || c->kind == COL_SUBSTRATE ? "" :
-			   (const char *)sqlite3_column_text(st, i);
+	const char *text = c->kind == COL_U64 || c->kind == COL_I64 || c->kind == COL_SUBSTRATE
+				   ? ""
+				   : (const char *)sqlite3_column_text(st, i);
 	char *p = (char *)r + c->off;
 
 	if (!text)
@@ -159,7 +188,8 @@ static int record_row(sqlite3_stmt *st, struct record *ret, struct err *e)
 }
 
 /* A statement with a sandbox and maybe one number. */
-static int record_exec(struct record_db *db, const char *sql, const char *sandbox, int64_t v, struct err *e)
+static int record_exec(struct record_db *db, const char *sql, const char *sandbox, int64_t v,
+		       struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	int r = record_prepare(db, sql, &st, e);
@@ -183,7 +213,8 @@ static int record_forget_texts(struct record_db *db, const char *sandbox, struct
 int record_put(struct record_db *db, const struct record *r, struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
-	int n = record_prepare(db, "INSERT OR REPLACE INTO execution VALUES(" RECORD_PARAMS ")", &st, e);
+	int n = record_prepare(db, "INSERT OR REPLACE INTO execution VALUES(" RECORD_PARAMS ")",
+			       &st, e);
 
 	if (n < 0)
 		return n;
@@ -204,7 +235,8 @@ int record_get(struct record_db *db, const char *sandbox, struct record *ret, st
 	sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
 	r = sqlite3_step(st);
 	if (r == SQLITE_DONE)
-		return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.", sandbox);
+		return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.",
+				    sandbox);
 	return r == SQLITE_ROW ? record_row(st, ret, e) : record_fail(db, e);
 }
 
@@ -213,7 +245,9 @@ int record_list(struct record_db *db, struct record **ret, size_t *ret_n, struct
 	autostmt sqlite3_stmt *st = NULL;
 	autofree struct record *v = NULL;
 	size_t n = 0;
-	int r = record_prepare(db, "SELECT * FROM execution WHERE state<>'none' ORDER BY installed_ms, sandbox", &st, e);
+	int r = record_prepare(
+		db, "SELECT * FROM execution WHERE state<>'none' ORDER BY installed_ms, sandbox",
+		&st, e);
 
 	while (r == 0 && (r = sqlite3_step(st)) == SQLITE_ROW) {
 		if ((n & (n - 1)) == 0)
@@ -236,16 +270,24 @@ int record_drop(struct record_db *db, const char *sandbox, struct err *e)
 
 int record_purge(struct record_db *db, int64_t before_ms, struct err *e)
 {
-	int r = record_exec(db, "DELETE FROM execution WHERE state='none' AND since_ms<?", NULL, before_ms, e);
+	int r = record_exec(db, "DELETE FROM execution WHERE state='none' AND since_ms<?", NULL,
+			    before_ms, e);
 
 	if (r == 0)
-		r = record_exec(db, "DELETE FROM event WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')", NULL, 0, e);
+		r = record_exec(
+			db,
+			"DELETE FROM event WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')",
+			NULL, 0, e);
 	if (r == 0)
-		r = record_exec(db, "DELETE FROM console WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')", NULL, 0, e);
+		r = record_exec(
+			db,
+			"DELETE FROM console WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')",
+			NULL, 0, e);
 	return r;
 }
 
-int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, const char *text, struct err *e)
+int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, const char *text,
+		     struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	char cut[RECORD_EVENT_TEXT_MAX];
@@ -260,21 +302,25 @@ int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, 
 	r = record_run(db, st, e);
 	if (r < 0)
 		return r;
-	return record_exec(db, "DELETE FROM event WHERE sandbox=?1 AND id<=(SELECT id FROM event WHERE sandbox=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
-			   sandbox, RECORD_EVENTS_MAX, e);
+	return record_exec(
+		db,
+		"DELETE FROM event WHERE sandbox=?1 AND id<=(SELECT id FROM event WHERE sandbox=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+		sandbox, RECORD_EVENTS_MAX, e);
 }
 
 int record_events(struct record_db *db, const char *sandbox, json_t **ret, struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	json_t *a = json_array();
-	int r = record_prepare(db, "SELECT t_ms, text FROM event WHERE sandbox=? ORDER BY id", &st, e);
+	int r = record_prepare(db, "SELECT t_ms, text FROM event WHERE sandbox=? ORDER BY id", &st,
+			       e);
 
 	if (r == 0)
 		sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
 	while (r == 0 && sqlite3_step(st) == SQLITE_ROW)
-		json_array_append_new(a, json_pack("{s:I, s:s}", "t", (json_int_t)sqlite3_column_int64(st, 0),
-						   "text", (const char *)sqlite3_column_text(st, 1)));
+		json_array_append_new(a, json_pack("{s:I, s:s}", "t",
+						   (json_int_t)sqlite3_column_int64(st, 0), "text",
+						   (const char *)sqlite3_column_text(st, 1)));
 	if (r < 0) {
 		json_decref(a);
 		return r;
@@ -283,7 +329,8 @@ int record_events(struct record_db *db, const char *sandbox, json_t **ret, struc
 	return 0;
 }
 
-int record_console(struct record_db *db, const char *sandbox, char **ret, size_t *ret_n, struct err *e)
+int record_console(struct record_db *db, const char *sandbox, char **ret, size_t *ret_n,
+		   struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	int r = record_prepare(db, "SELECT text FROM console WHERE sandbox=?", &st, e);
@@ -301,7 +348,8 @@ int record_console(struct record_db *db, const char *sandbox, char **ret, size_t
 	return 0;
 }
 
-int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n, struct err *e)
+int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n,
+		       struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	autofree char *old = NULL;

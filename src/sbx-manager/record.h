@@ -1,7 +1,8 @@
 /*
- * The runtime records of this node (spec L-4, L-5, K-4): SQLite, WAL, synchronous=FULL, one row per sandbox: its newest
- * execution with the whole identity, its processes, its token. An execution is announced only after its row was
- * committed. A deleted sandbox leaves a row in state "none" for a day, so that no late request revives it.
+ * The runtime records of this node (spec L-4, L-5, K-4): SQLite, WAL, synchronous=FULL, one row per
+ * sandbox: its newest execution with the whole identity, its processes, its token. An execution is
+ * announced only after its row was committed. A deleted sandbox leaves a row in state "none" for a
+ * day, so that no late request revives it.
  *
  * The handle may be used by several threads (SQLite serialises them). Every call blocks.
  */
@@ -48,9 +49,12 @@ int record_drop(struct record_db *db, const char *sandbox, struct err *e);
 int record_list(struct record_db *db, struct record **ret, size_t *ret_n, struct err *e);
 int record_purge(struct record_db *db, int64_t before_ms, struct err *e);                         /* tombstones of before */
 
-int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, const char *text, struct err *e);
+int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, const char *text,
+		     struct err *e);
 int record_events(struct record_db *db, const char *sandbox, json_t **ret, struct err *e);        /* [{"t","text"}], oldest first */
-int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n, struct err *e);
-int record_console(struct record_db *db, const char *sandbox, char **ret, size_t *ret_n, struct err *e);    /* caller frees */
+int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n,
+		       struct err *e);
+int record_console(struct record_db *db, const char *sandbox, char **ret, size_t *ret_n,
+		   struct err *e); /* caller frees */
 
 #endif

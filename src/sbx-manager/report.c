@@ -1,4 +1,7 @@
-/* What this node has, for the control plane (L-4, R-5): node-manager is asked for the disk, the rest is in memory. */
+/*
+ * What this node has, for the control plane (L-4, R-5): node-manager is asked for the disk, the
+ * rest is in memory.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -18,10 +21,12 @@ static json_t *report_box(const struct box *b)
 	char activation[ID_ACTIVATION_HEX + 1];
 
 	str_hex(activation, r->id.activation, ID_ACTIVATION_BYTES);
-	return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "sandbox", r->id.sandbox, "tenant", r->id.tenant,
-			 "state", life_state_names[r->state], "generation", (json_int_t)r->id.generation, "activation", activation,
-			 "attempt", (json_int_t)r->id.attempt, "reason", r->reason, "since_ms", (json_int_t)r->since_ms,
-			 "memory_mib", (json_int_t)r->memory_mib, "vcpus", (json_int_t)r->vcpus, "leases", (json_int_t)b->n_leases);
+	return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "sandbox",
+			 r->id.sandbox, "tenant", r->id.tenant, "state", life_state_names[r->state],
+			 "generation", (json_int_t)r->id.generation, "activation", activation,
+			 "attempt", (json_int_t)r->id.attempt, "reason", r->reason, "since_ms",
+			 (json_int_t)r->since_ms, "memory_mib", (json_int_t)r->memory_mib, "vcpus",
+			 (json_int_t)r->vcpus, "leases", (json_int_t)b->n_leases);
 }
 
 static void report_answer(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
@@ -31,15 +36,19 @@ static void report_answer(void *arg, const struct err *e, const void *rep, int *
 	struct sbx *s = q->s;
 	struct sbx_report_rep r = { .sandboxes = json_array() };
 
-	r.node = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "worker", s->conf.worker, "version", SPACE_VERSION, "bundle",
-			   (json_int_t)s->bundle.number, "accel", s->conf.accel, "leases", (json_int_t)s->n_leases,
-			   "sandboxes", (json_int_t)map_len(s->boxes));
+	r.node = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "worker", s->conf.worker, "version",
+			   SPACE_VERSION, "bundle", (json_int_t)s->bundle.number, "accel",
+			   s->conf.accel, "leases", (json_int_t)s->n_leases, "sandboxes",
+			   (json_int_t)map_len(s->boxes));
 	json_object_set_new(r.node, "admission", admit_stat_json());
 	if (stats) {
-		json_object_set_new(r.node, "data_total_bytes", json_integer((json_int_t)stats->data_total_bytes));
-		json_object_set_new(r.node, "data_free_bytes", json_integer((json_int_t)stats->data_free_bytes));
+		json_object_set_new(r.node, "data_total_bytes",
+				    json_integer((json_int_t)stats->data_total_bytes));
+		json_object_set_new(r.node, "data_free_bytes",
+				    json_integer((json_int_t)stats->data_free_bytes));
 		json_object_set_new(r.node, "slots", json_integer((json_int_t)stats->slots));
-		json_object_set_new(r.node, "slots_used", json_integer((json_int_t)stats->slots_used));
+		json_object_set_new(r.node, "slots_used",
+				    json_integer((json_int_t)stats->slots_used));
 	}
 	LIST_FOR(&s->box_list, b, struct box, node) {
 		if (b->seq <= q->cursor)
@@ -67,7 +76,8 @@ void report_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fd
 	q->call = call;
 	q->cursor = a->cursor;
 	if (ipc_client_connected(s->nm))
-		ipc_client_call(s->nm, &nm_ops[NM_STATS], ipc_call_req_id(call), NULL, NULL, 0, REPORT_STATS_MS, report_answer, q);
+		ipc_client_call(s->nm, &nm_ops[NM_STATS], ipc_call_req_id(call), NULL, NULL, 0,
+				REPORT_STATS_MS, report_answer, q);
 	else
 		report_answer(q, NULL, NULL, NULL, 0);
 }

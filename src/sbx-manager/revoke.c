@@ -43,7 +43,8 @@ static int revoke_bridge(struct job *j, struct err *e)
 	if (r == 0) {
 		int64_t left = until - clock_mono_ms();
 
-		r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], j->req_id, &q, NULL, 0, &rep, NULL, NULL, left > 1 ? (int)left : 1, e);
+		r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], j->req_id, &q, NULL, 0, &rep, NULL,
+				  NULL, left > 1 ? (int)left : 1, e);
 	}
 	ipc_sync_close(c);
 	return r;
@@ -71,12 +72,16 @@ int revoke_execution(struct job *j, struct err *e)
 	if (r < 0)
 		return r;
 	if (j->rec.proc.bridge_pid != 0 && revoke_bridge(j, &why) < 0) {
-		/* Nobody listens there any more: nothing passes either; killed all the same, for the case that it only looks so. */
+		/*
+		 * Nobody listens there any more: nothing passes either; killed all the same, for
+		 * the case that it only looks so.
+		 */
 		bool gone = why.num == -ECONNREFUSED || why.num == -ENOENT;
 
 		if (!gone)
-			log_warn("the bridge did not confirm a revocation and is killed", F_REQ(j->req_id),
-				 F_STR("sandbox", j->rec.id.sandbox), F_ERR(&why));
+			log_warn("the bridge did not confirm a revocation and is killed",
+				 F_REQ(j->req_id), F_STR("sandbox", j->rec.id.sandbox),
+				 F_ERR(&why));
 		r = revoke_kill_bridge(j, e);
 		if (r < 0)
 			return r;

@@ -147,16 +147,24 @@ int sbx_serve(struct sbx *s, struct err *e)
 	fd = listen_addr(addr, SOCK_SEQPACKET, 0666, e);
 	if (fd < 0)
 		return fd;
-	s->server = ipc_server_new(s->loop, fd, &(struct ipc_server_conf){
-		.handlers = sbx_handlers, .uids = s->server_uids, .n_uids = 2, .max_peers = SBX_PEERS_MAX,
-		.joined = lease_door_joined, .left = lease_door_left, .arg = s });
+	s->server = ipc_server_new(s->loop, fd,
+				   &(struct ipc_server_conf) { .handlers = sbx_handlers,
+							       .uids = s->server_uids,
+							       .n_uids = 2,
+							       .max_peers = SBX_PEERS_MAX,
+							       .joined = lease_door_joined,
+							       .left = lease_door_left,
+							       .arg = s });
 	if (!s->server)
 		return err_set(e, -ENOMEM, "The loop does not take the socket.");
 	loop_timer_set(s->loop, &s->purge, SBX_PURGE_MS, sbx_purge, s);
 	return 0;
 }
 
-/* Sandboxes live on; what runs here comes to its end first, since half of it would be somebody's wait. */
+/*
+ * Sandboxes live on; what runs here comes to its end first, since half of it would be somebody's
+ * wait.
+ */
 void sbx_close(struct sbx *s)
 {
 	int64_t until = clock_mono_ms() + SBX_LEAVE_MS;

@@ -1,21 +1,23 @@
 /*
- * sbx-manager: the life cycle of the sandboxes of this node, their runtime records, admission and leases (spec L-5, K-4, R-1 to
- * R-3, B-1 to B-3, T-1). Unprivileged.
+ * sbx-manager: the life cycle of the sandboxes of this node, their runtime records, admission and
+ * leases (spec L-5, K-4, R-1 to R-3, B-1 to B-3, T-1). Unprivileged.
  *
  * Theory of operation
  *
- * The loop's thread owns the boxes (one per sandbox: the copy of its record in memory, its leases, the connections that
- * watch its VMM and bridge), decides admissions and hands out descriptors. What takes time are jobs: straight-line code
- * in worker threads with connections of their own; jobs about one sandbox run one after the other (loop/work.h). A job
- * never touches a box: it asks the loop to (sbx_in_loop), and waits for that.
+ * The loop's thread owns the boxes (one per sandbox: the copy of its record in memory, its leases,
+ * the connections that watch its VMM and bridge), decides admissions and hands out descriptors.
+ * What takes time are jobs: straight-line code in worker threads with connections of their own;
+ * jobs about one sandbox run one after the other (loop/work.h). A job never touches a box: it asks
+ * the loop to (sbx_in_loop), and waits for that.
  *
- * A record in memory is set only after its row was committed (K-4). Denying needs no commit: `ending` in a box is set
- * first of all when an execution is to end, and nothing is admitted from then on.
+ * A record in memory is set only after its row was committed (K-4). Denying needs no commit:
+ * `ending` in a box is set first of all when an execution is to end, and nothing is admitted from
+ * then on.
  *
- * Files: record.c rows; box.c the table of boxes and what watches them; admit.c the admission; lease.c leases;
- * revoke.c the order of revocation; job.c how a story runs; exec.c how an execution begins and ends; lifecycle.c create,
- * start, stop, delete, console; crash.c what ended by itself; adopt.c after a restart; template.c; bundle.c; init.c;
- * report.c.
+ * Files: record.c rows; box.c the table of boxes and what watches them; admit.c the admission;
+ * lease.c leases; revoke.c the order of revocation; job.c how a story runs; exec.c how an execution
+ * begins and ends; lifecycle.c create, start, stop, delete, console; crash.c what ended by itself;
+ * adopt.c after a restart; template.c; bundle.c; init.c; report.c.
  */
 #ifndef SBX_MANAGER_SBX_H
 #define SBX_MANAGER_SBX_H
@@ -121,23 +123,34 @@ struct sbx {
 int sbx_open(struct sbx *s, struct err *e);          /* after conf and loop are set: records, keys, workers, node-manager */
 int sbx_serve(struct sbx *s, struct err *e);         /* its socket */
 void sbx_close(struct sbx *s);
-/* For operations that carry no capability: false = refused and answered (node-api has the same socket). */
+/*
+ * For operations that carry no capability: false = refused and answered (node-api has the same
+ * socket).
+ */
 bool sbx_only_root(struct ipc_call *call);
-/* From a worker: fn(arg) runs in the loop's thread, and this waits for it. -ECANCELED when the program is leaving. */
+/*
+ * From a worker: fn(arg) runs in the loop's thread, and this waits for it. -ECANCELED when the
+ * program is leaving.
+ */
 int sbx_in_loop(struct sbx *s, void (*fn)(void *arg), void *arg);
 
 /* ---- box.c (loop's thread) ---- */
 struct box *box_find(struct sbx *s, const char *sandbox);
-/* Sets the copy in memory; makes the box; a record in state none removes it with all that watches. Call after the commit only. */
+/*
+ * Sets the copy in memory; makes the box; a record in state none removes it with all that watches.
+ * Call after the commit only.
+ */
 struct box *box_set(struct sbx *s, const struct record *r);
 void box_watch(struct box *b, struct vmm *vm);       /* owns vm; also connects to the bridge's control socket */
 void box_unwatch(struct box *b);
 struct vmm *box_lend_vm(struct box *b);              /* NULL = none; the caller gives it back with box_watch or closes it */
 void box_free_all(struct sbx *s);
-int box_path(struct sbx *s, char dst[PATH_MAX], const char *sandbox, uint64_t generation, const char *name);
+int box_path(struct sbx *s, char dst[PATH_MAX], const char *sandbox, uint64_t generation,
+	     const char *name);
 
 /* ---- crash.c (loop's thread) ---- */
-void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum life_event ev, const char *reason);
+void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum life_event ev,
+		const char *reason);
 void crash_after_job(struct box *b);
 void crash_job_failed(struct box *b, const struct err *e);
 void crash_on_nm_event(const char *name, json_t *a, void *arg);
@@ -152,8 +165,9 @@ void template_handle(struct ipc_call *call, const void *req, int *fds, size_t n_
 void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 
 /* Verifies signature and time. 0 or -EACCES with code "refusal-deny". */
-int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose, enum id_access access, uint64_t port,
-		     enum id_protocol protocol, struct capability *ret, struct err *e);
+int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
+		     enum id_access access, uint64_t port, enum id_protocol protocol,
+		     struct capability *ret, struct err *e);
 
 /* ---- lease.c (loop's thread) ---- */
 void lease_door_joined(struct ipc_peer *p, void *arg);

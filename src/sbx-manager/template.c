@@ -1,6 +1,7 @@
 /*
- * The template: taken from the node, or from the cache, or made: booted once, warmed, snapshotted (N-3). Its manifest binds it to
- * this VMM build, accelerator and CPU; a create looks at that each time.
+ * The template: taken from the node, or from the cache, or made: booted once, warmed, snapshotted
+ * (N-3). Its manifest binds it to this VMM build, accelerator and CPU; a create looks at that each
+ * time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -39,10 +40,15 @@ static const char *template_base_name(const char *path)
 
 static int template_accel(const struct sbx *s, enum vmm_accel *ret, struct err *e)
 {
-	/* `space up` has probed and written down what it found; "auto" that is still there means that nobody has. */
+	/*
+	 * `space up` has probed and written down what it found; "auto" that is still there means
+	 * that nobody has.
+	 */
 	const char *name = str_eq(s->conf.accel, "auto") ? "tcg" : s->conf.accel;
 
-	return vmm_accel_of(name, ret) < 0 ? err_set(e, -EINVAL, "The accelerator \"%s\" is unknown.", name) : 0;
+	return vmm_accel_of(name, ret) < 0
+		       ? err_set(e, -EINVAL, "The accelerator \"%s\" is unknown.", name)
+		       : 0;
 }
 
 /* The host's part of a manifest: what this machine and its VMM offer. */
@@ -76,7 +82,10 @@ int template_fits(struct sbx *s, const struct manifest *m, struct err *e)
 	return r < 0 ? r : manifest_match(m, &here, MANIFEST_HOST, e);
 }
 
-/* A committed template never changes, so what was read once is kept (one template is in use at a time). */
+/*
+ * A committed template never changes, so what was read once is kept (one template is in use at a
+ * time).
+ */
 struct template_known { struct sbx *s; const char *id; struct manifest *m; bool found; };
 
 static void template_look_in_loop(void *arg)
@@ -95,8 +104,11 @@ static void template_keep_in_loop(void *arg)
 	k->s->manifest = *k->m;
 }
 
-/* node-manager does one thing at a time with a template: many creates at once wait for their turn. */
-static int template_ask(struct job *j, const struct nm_template *q, struct nm_manifest_rep *rep, struct err *e)
+/*
+ * node-manager does one thing at a time with a template: many creates at once wait for their turn.
+ */
+static int template_ask(struct job *j, const struct nm_template *q, struct nm_manifest_rep *rep,
+			struct err *e)
 {
 	int64_t until = clock_mono_ms() + TEMPLATE_BUSY_MS;
 	int r;
@@ -128,7 +140,8 @@ int template_manifest(struct job *j, const char *template, struct manifest *ret,
 	r = manifest_from_json(rep.manifest, ret, e);
 	ipc_done(nm_ops[NM_TEMPLATE_MANIFEST].rep, &rep);
 	if (r == 0 && !str_eq(ret->template_id, template))
-		r = err_set(e, -EBADMSG, "The manifest of template %s speaks of another one.", template);
+		r = err_set(e, -EBADMSG, "The manifest of template %s speaks of another one.",
+			    template);
 	return r < 0 ? r : sbx_in_loop(j->s, template_keep_in_loop, &k);
 }
 
@@ -163,7 +176,9 @@ static int template_digest_path(const char *path, char ret[MANIFEST_DIGEST_HEX +
 /* The kernel's folder says what `uname -r` will say. */
 static int template_release(const struct conf *c, char dst[64], struct err *e)
 {
-	autofree char *path = x_asprintf("%.*s/release", (int)(template_base_name(c->kernel) - c->kernel - 1), c->kernel);
+	autofree char *path =
+		x_asprintf("%.*s/release", (int)(template_base_name(c->kernel) - c->kernel - 1),
+			   c->kernel);
 	autofree char *text = NULL;
 	size_t n = 0;
 	int r = fd_read_file(AT_FDCWD, path, TEMPLATE_RELEASE_MAX, &text, &n);
@@ -177,7 +192,9 @@ static int template_release(const struct conf *c, char dst[64], struct err *e)
 static int template_software(const struct job *j, struct manifest *m, struct err *e)
 {
 	const struct conf *c = &j->s->conf;
-	struct vmm_spec spec = { .mode = VMM_TEMPLATE, .memory_mib = (uint32_t)j->rec.memory_mib, .vcpus = (uint32_t)j->rec.vcpus,
+	struct vmm_spec spec = { .mode = VMM_TEMPLATE,
+				 .memory_mib = (uint32_t)j->rec.memory_mib,
+				 .vcpus = (uint32_t)j->rec.vcpus,
 				 .tsc_khz = (uint32_t)m->tsc_khz };
 	struct stat st;
 	int r = template_accel(j->s, &spec.accel, e);
@@ -204,7 +221,8 @@ static int template_software(const struct job *j, struct manifest *m, struct err
 
 static json_t *template_describe(const struct job *j, int state_fd, struct err *e)
 {
-	struct manifest m = { .version = MANIFEST_VERSION, .created_ms = (uint64_t)clock_wall_ms() };
+	struct manifest m = { .version = MANIFEST_VERSION,
+			      .created_ms = (uint64_t)clock_wall_ms() };
 	struct stat st;
 	int r = template_host(j->s, &m, e);
 
@@ -229,7 +247,8 @@ static void template_say_in_loop(void *arg)
 	struct template_say *say = arg;
 
 	if (say->j->call)
-		ipc_peer_event(ipc_call_peer(say->j->call), "progress", sbx_progress_fields, &say->ev);
+		ipc_peer_event(ipc_call_peer(say->j->call), "progress", sbx_progress_fields,
+			       &say->ev);
 }
 
 static void template_say(struct job *j, const char *text)
@@ -384,7 +403,9 @@ static int template_run(struct job *j, struct err *e)
 	}
 	if (r == 0) {
 		r = template_fits(j->s, &m, e);
-		return r < 0 ? err_wrap(e, "The template %s was made for another machine", j->template) : 0;
+		return r < 0 ? err_wrap(e, "The template %s was made for another machine",
+					j->template)
+			     : 0;
 	}
 	if (r != -ENOENT)
 		return r;
@@ -395,7 +416,8 @@ static int template_run(struct job *j, struct err *e)
 
 static void template_done(struct job *j)
 {
-	struct sbx_template_rep rep = { .made = j->made, .ms = (uint64_t)((clock_mono_us() - j->begin_us) / 1000) };
+	struct sbx_template_rep rep = { .made = j->made,
+					.ms = (uint64_t)((clock_mono_us() - j->begin_us) / 1000) };
 
 	if (j->e.num < 0)
 		ipc_fail(j->call, &j->e);

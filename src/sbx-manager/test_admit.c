@@ -1,6 +1,7 @@
 /*
- * The admission as a table: each refusal, and that not one byte reached the bridge. The program's own socket, records, keys and leases; this
- * process listens in the bridge's place, and answers "verify" in node-manager's place (what it verifies is tested with it).
+ * The admission as a table: each refusal, and that not one byte reached the bridge. The program's
+ * own socket, records, keys and leases; this process listens in the bridge's place, and answers
+ * "verify" in node-manager's place (what it verifies is tested with it).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -70,7 +71,8 @@ static void nm_verify(struct ipc_call *call, const void *req, int *fds, size_t n
 	ipc_answer(call, NULL, NULL, 0);
 }
 
-static const struct ipc_handler nm_handlers[] = { { &nm_ops[NM_VERIFY], nm_verify }, { NULL, NULL } };
+static const struct ipc_handler nm_handlers[] = { { &nm_ops[NM_VERIFY], nm_verify },
+						  { NULL, NULL } };
 
 static void on_admit(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
@@ -142,14 +144,17 @@ static int put_bundle(const struct key_bundle *b)
 	assert_int_equal(bundle_sign(b, &fx->root, &text, NULL), 0);
 	str_copy(q.text, sizeof(q.text), text);
 	fx->answered = false;
-	ipc_client_call(fx->client, &sbx_ops[SBX_BUNDLE], "test", &q, NULL, 0, WAIT_MS, on_bundle, NULL);
+	ipc_client_call(fx->client, &sbx_ops[SBX_BUNDLE], "test", &q, NULL, 0, WAIT_MS, on_bundle,
+			NULL);
 	turn_until(&fx->answered);
 	return fx->e.num;
 }
 
 static struct record running(void)
 {
-	struct record r = { .state = LIFE_RUNNING, .installed_ms = 1, .proc = { .bridge_uid = getuid(), .bridge_pid = (uint64_t)getpid() } };
+	struct record r = { .state = LIFE_RUNNING,
+			    .installed_ms = 1,
+			    .proc = { .bridge_uid = getuid(), .bridge_pid = (uint64_t)getpid() } };
 
 	str_copy(r.id.sandbox, sizeof(r.id.sandbox), SANDBOX);
 	str_copy(r.id.tenant, sizeof(r.id.tenant), "acme");
@@ -172,7 +177,10 @@ static void write_root_pub(const uint8_t public[KEY_PUBLIC_BYTES])
 
 static int setup(void **state)
 {
-	static const char *const dirs[] = { "run/nm", "run/sbx-manager", "run/sbx/" SANDBOX ".7", "run/sbx/" SANDBOX ".8", "state/sbx", "state/keys" };
+	static const char *const dirs[] = {
+		"run/nm",    "run/sbx-manager", "run/sbx/" SANDBOX ".7", "run/sbx/" SANDBOX ".8",
+		"state/sbx", "state/keys"
+	};
 	static struct key_bundle b;
 	uint8_t public[KEY_PUBLIC_BYTES];
 	static uid_t me;
@@ -198,7 +206,10 @@ static int setup(void **state)
 	str_format(fx->s.conf.state_dir, sizeof(fx->s.conf.state_dir), "%s/state", fx->dir);
 	in_dir(path, "run/nm/nm.sock");
 	fx->nm = ipc_server_new(fx->s.loop, fd_unix_listen(path, SOCK_SEQPACKET, 0600, 8),
-				&(struct ipc_server_conf){ .handlers = nm_handlers, .uids = &me, .n_uids = 1, .max_peers = 4 });
+				&(struct ipc_server_conf) { .handlers = nm_handlers,
+							    .uids = &me,
+							    .n_uids = 1,
+							    .max_peers = 4 });
 	if (sbx_open(&fx->s, &e) < 0 || sbx_serve(&fx->s, &e) < 0)
 		fail_msg("%s", e.text);
 	in_dir(path, "run/sbx-manager/sbx.sock");
@@ -239,7 +250,9 @@ static int teardown(void **state)
 
 static struct capability good(void)
 {
-	struct capability c = { .id = running().id, .purpose = ID_PURPOSE_CONTROL, .access = ID_ACCESS_WRITE };
+	struct capability c = { .id = running().id,
+				.purpose = ID_PURPOSE_CONTROL,
+				.access = ID_ACCESS_WRITE };
 
 	return c;
 }
@@ -253,7 +266,8 @@ static void admit(const char *token, const char *purpose, const char *access)
 	str_copy(q.purpose, sizeof(q.purpose), purpose);
 	str_copy(q.access, sizeof(q.access), access);
 	fx->answered = false;
-	ipc_client_call(fx->client, &sbx_ops[SBX_ADMIT], "test", &q, NULL, 0, WAIT_MS, on_admit, NULL);
+	ipc_client_call(fx->client, &sbx_ops[SBX_ADMIT], "test", &q, NULL, 0, WAIT_MS, on_admit,
+			NULL);
 	turn_until(&fx->answered);
 }
 
@@ -274,8 +288,14 @@ static void bridge_saw_nothing(void)
 	}
 }
 
-static void change_tenant(struct capability *c) { str_copy(c->id.tenant, sizeof(c->id.tenant), "evil"); }
-static void change_sandbox(struct capability *c) { str_copy(c->id.sandbox, sizeof(c->id.sandbox), OTHER_SANDBOX); }
+static void change_tenant(struct capability *c)
+{
+	str_copy(c->id.tenant, sizeof(c->id.tenant), "evil");
+}
+static void change_sandbox(struct capability *c)
+{
+	str_copy(c->id.sandbox, sizeof(c->id.sandbox), OTHER_SANDBOX);
+}
 static void change_worker(struct capability *c) { c->id.worker[0] = '2'; }
 static void change_substrate(struct capability *c)
 {
@@ -373,10 +393,13 @@ static void test_refusals(void **state)
 		}
 		if (r->state == state_ending)
 			state_ending();
-		assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000 - r->age_s, token, NULL), 0);
+		assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000 - r->age_s, token,
+					  NULL),
+				 0);
 		admit(token, "control", "write");
 		if (!str_eq(fx->e.code, r->code))
-			fail_msg("%s: \"%s\" (%s), expected \"%s\"", r->name, fx->e.code, fx->e.text, r->code);
+			fail_msg("%s: \"%s\" (%s), expected \"%s\"", r->name, fx->e.code,
+				 fx->e.text, r->code);
 		assert_int_equal(fx->e.num, str_eq(r->code, "limit") ? -EAGAIN : -EACCES);
 		assert_int_equal(fx->verified, r->asks_nm);
 		bridge_saw_nothing();
@@ -437,7 +460,8 @@ static void end_lease(uint64_t id)
 	struct sbx_lease q = { .lease = id };
 
 	fx->answered = false;
-	ipc_client_call(fx->client, &sbx_ops[SBX_LEASE_END], "test", &q, NULL, 0, WAIT_MS, on_plain, NULL);
+	ipc_client_call(fx->client, &sbx_ops[SBX_LEASE_END], "test", &q, NULL, 0, WAIT_MS, on_plain,
+			NULL);
 	turn_until(&fx->answered);
 	assert_int_equal(fx->e.num, 0);
 }
@@ -476,7 +500,9 @@ static void test_admitted(void **state)
 	close(fd2);
 }
 
-/* The bridge has closed, node-api has not read all yet: the lease stays until its end is reported. */
+/*
+ * The bridge has closed, node-api has not read all yet: the lease stays until its end is reported.
+ */
 static void test_hup_keeps_the_lease(void **state)
 {
 	struct bridge_preamble p;
@@ -560,7 +586,10 @@ static void test_bundle_never_goes_back(void **state)
 	next.number = 9;
 	assert_true(put_bundle(&next) < 0);
 	assert_int_equal(fx->s.bundle.number, 4);
-	/* It survives a restart, and so does the pinned root key, whatever lies in the keys' folder. */
+	/*
+	 * It survives a restart, and so does the pinned root key, whatever lies in the keys'
+	 * folder.
+	 */
 	write_root_pub(public);
 	memset(&fx->s.bundle, 0, sizeof(fx->s.bundle));
 	memset(fx->s.root_public, 0, sizeof(fx->s.root_public));
@@ -591,10 +620,12 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_bad_signatures, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_admitted, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_hup_keeps_the_lease, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_broken_connection_ends_leases, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_broken_connection_ends_leases, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(test_cut_throws_away, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bundle_never_goes_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_cached_signature_is_compared_anew, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_cached_signature_is_compared_anew, setup,
+						teardown),
 	};
 
 	/* Refusals are what is tested: not said line by line. */

@@ -40,8 +40,15 @@ static int teardown(void **state)
 
 static struct record sample(uint64_t generation)
 {
-	struct record r = { .state = LIFE_RUNNING, .memory_mib = 512, .vcpus = 1, .disk_mib = 8192, .installed_ms = 1234567890123,
-			    .since_ms = -5, .id.substrate = ID_SUBSTRATE_K8S, .id.generation = generation, .id.attempt = 3,
+	struct record r = { .state = LIFE_RUNNING,
+			    .memory_mib = 512,
+			    .vcpus = 1,
+			    .disk_mib = 8192,
+			    .installed_ms = 1234567890123,
+			    .since_ms = -5,
+			    .id.substrate = ID_SUBSTRATE_K8S,
+			    .id.generation = generation,
+			    .id.attempt = 3,
 			    .proc = { 1, 2, 3, 4, 5, 6, 7, 8, UINT64_C(1) << 40 } };
 
 	str_copy(r.id.sandbox, sizeof(r.id.sandbox), SANDBOX);
@@ -153,7 +160,8 @@ static void test_events_are_bounded(void **state)
 	assert_int_equal(record_event_add(db, "i0000000000000000000z", 1, "another's", NULL), 0);
 	assert_int_equal(record_events(db, SANDBOX, &a, NULL), 0);
 	assert_int_equal(json_array_size(a), RECORD_EVENTS_MAX);
-	assert_string_equal(json_string_value(json_object_get(json_array_get(a, 0), "text")), "event 10");
+	assert_string_equal(json_string_value(json_object_get(json_array_get(a, 0), "text")),
+			    "event 10");
 	json_decref(a);
 	assert_int_equal(record_drop(db, SANDBOX, NULL), 0);
 	assert_int_equal(record_events(db, SANDBOX, &a, NULL), 0);

@@ -1,8 +1,10 @@
 /*
- * The agent: one context, passed everywhere; there are no other globals than the acting user (users.h) and the log.
+ * The agent: one context, passed everywhere; there are no other globals than the acting user
+ * (users.h) and the log.
  *
- * Life: ev_new, channel_open, then turns of the loop. Until the first /init of this execution (execution = the epoch that RESET
- * carries) requests on data streams are answered 503 and the workload that a restored memory holds stays frozen.
+ * Life: ev_new, channel_open, then turns of the loop. Until the first /init of this execution
+ * (execution = the epoch that RESET carries) requests on data streams are answered 503 and the
+ * workload that a restored memory holds stays frozen.
  */
 #ifndef GUEST_AGENT_H
 #define GUEST_AGENT_H

@@ -85,7 +85,10 @@ static int load_module(const char *name, struct err *e)
 	return 0;
 }
 
-/* A device that this machine does not have leaves its module without use, or makes it fail: both are fine. */
+/*
+ * A device that this machine does not have leaves its module without use, or makes it fail: both
+ * are fine.
+ */
 void boot_modules(void)
 {
 	autofree char *order = NULL;

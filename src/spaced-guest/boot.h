@@ -1,6 +1,7 @@
 /*
- * The way from the initramfs to the root image: device file systems, modules in the order of /modules/order
- * (module.dep is not needed), the disk, switch_root as in the kernel's ramfs-rootfs-initramfs.rst, the rest of the mounts.
+ * The way from the initramfs to the root image: device file systems, modules in the order of
+ * /modules/order (module.dep is not needed), the disk, switch_root as in the kernel's
+ * ramfs-rootfs-initramfs.rst, the rest of the mounts.
  */
 #ifndef GUEST_BOOT_H
 #define GUEST_BOOT_H

@@ -64,7 +64,10 @@ static void protect_agent(int base)
 	put(fd, "cpu.weight", "10000");
 }
 
-/* A fork bomb must leave the kernel enough threads for the agent to start one more command, or to kill it. */
+/*
+ * A fork bomb must leave the kernel enough threads for the agent to start one more command, or to
+ * kill it.
+ */
 static void limit_work(int work)
 {
 	autofree char *text = NULL;
@@ -79,7 +82,10 @@ static void limit_work(int work)
 		return;
 	str_format(limit, sizeof(limit), "%" PRIu64, max - max / THREADS_KEPT);
 	put(work, "pids.max", limit);
-	/* Each command has the same share, so that a new one gets its turn beside one with many busy processes. */
+	/*
+	 * Each command has the same share, so that a new one gets its turn beside one with many
+	 * busy processes.
+	 */
 	put(work, "cgroup.subtree_control", "+cpu");
 }
 

@@ -1,6 +1,7 @@
 /*
- * A cgroup (v2) for each command, below BASE/w; the agent itself is in BASE/agent with its memory protected. Where there is
- * no cgroup v2 (tests), commands have no group: everything returns -1 or does nothing, and kill falls back to the process group.
+ * A cgroup (v2) for each command, below BASE/w; the agent itself is in BASE/agent with its memory
+ * protected. Where there is no cgroup v2 (tests), commands have no group: everything returns -1 or
+ * does nothing, and kill falls back to the process group.
  */
 #ifndef GUEST_CGROUP_H
 #define GUEST_CGROUP_H
@@ -17,12 +18,17 @@ struct cgroups *cgroups_open(const char *base, bool protect);
 void cgroups_close(struct cgroups *c);
 bool cgroups_there(const struct cgroups *c);
 
-/* An empty one: its number, 0 = none. *ret_dirfd is the caller's. Up to CGROUP_POOL_MAX are kept for the next command, because
- * making and removing one costs as much as a fork under emulation (seen). */
+/*
+ * An empty one: its number, 0 = none. *ret_dirfd is the caller's. Up to CGROUP_POOL_MAX are kept
+ * for the next command, because making and removing one costs as much as a fork under emulation
+ * (seen).
+ */
 uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd);
 int cgroup_kill(struct cgroups *c, uint64_t n);                  /* all processes in it: cgroup.kill (kernel 5.14) */
-/* Gives it back: -EBUSY while processes live in it. One that was killed is not used again: newer kernels kill what is cloned into
- * it (seen on 6.18, cgroup.kill counts its kills). */
+/*
+ * Gives it back: -EBUSY while processes live in it. One that was killed is not used again: newer
+ * kernels kill what is cloned into it (seen on 6.18, cgroup.kill counts its kills).
+ */
 int cgroup_remove(struct cgroups *c, uint64_t n, bool killed);
 /* All commands together. */
 int cgroups_kill_all(struct cgroups *c);

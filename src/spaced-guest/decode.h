@@ -1,7 +1,8 @@
 /*
- * Request bodies from JSON (proto3 JSON as the SDKs send it, see docs/e2b.md): pure functions, fuzzed. Names in
- * lowerCamelCase or snake_case; unknown fields are passed over; null is as absent. 0, or -EINVAL with a sentence in e.
- * What they return is freed by the _done functions, which may be called on a zeroed struct.
+ * Request bodies from JSON (proto3 JSON as the SDKs send it, see docs/e2b.md): pure functions,
+ * fuzzed. Names in lowerCamelCase or snake_case; unknown fields are passed over; null is as absent.
+ * 0, or -EINVAL with a sentence in e. What they return is freed by the _done functions, which may
+ * be called on a zeroed struct.
  */
 #ifndef GUEST_DECODE_H
 #define GUEST_DECODE_H
@@ -49,7 +50,10 @@ int decode_signal(const char *body, size_t n, struct signal_req *ret, struct err
 struct update_req { struct selector sel; uint16_t cols, rows; };
 int decode_update(const char *body, size_t n, struct update_req *ret, struct err *e);
 
-/* filesystem.Filesystem: Stat, MakeDir, ListDir, Remove have path (and depth); Move has source and destination. */
+/*
+ * filesystem.Filesystem: Stat, MakeDir, ListDir, Remove have path (and depth); Move has source and
+ * destination.
+ */
 struct path_req { char *path, *destination; uint32_t depth; };
 int decode_path(const char *body, size_t n, struct path_req *ret, struct err *e);
 int decode_move(const char *body, size_t n, struct path_req *ret, struct err *e);

@@ -1,6 +1,7 @@
 /*
- * The agent's event loop: epoll, timers and jobs. One thread, level-triggered unless the mask has EPOLLET. Limits: as many
- * watches as descriptors; timers are a list, since there are at most a few hundred.
+ * The agent's event loop: epoll, timers and jobs. One thread, level-triggered unless the mask has
+ * EPOLLET. Limits: as many watches as descriptors; timers are a list, since there are at most a few
+ * hundred.
  */
 #ifndef GUEST_EV_H
 #define GUEST_EV_H
@@ -32,14 +33,20 @@ struct ev_job {
 
 struct ev *ev_new(void);                                         /* NULL with errno */
 void ev_free(struct ev *ev);
-/* Mask 0 takes it out (a level-triggered EPOLLHUP would spin). The fd stays the caller's; take out before closing. */
+/*
+ * Mask 0 takes it out (a level-triggered EPOLLHUP would spin). The fd stays the caller's; take out
+ * before closing.
+ */
 int ev_watch_set(struct ev *ev, struct ev_watch *w, uint32_t mask);
 void ev_timer_init(struct ev_timer *t, void (*fn)(struct ev_timer *t));
 void ev_timer_set(struct ev *ev, struct ev_timer *t, int64_t in_ms);     /* again = moved */
 void ev_timer_del(struct ev_timer *t);
 void ev_job_add(struct ev *ev, struct ev_job *j, void (*step)(struct ev_job *j));
 void ev_job_del(struct ev_job *j);
-/* One turn: waits at most until the next timer (not at all when `busy` or a job is there), calls what is due. */
+/*
+ * One turn: waits at most until the next timer (not at all when `busy` or a job is there), calls
+ * what is due.
+ */
 int ev_turn(struct ev *ev, bool busy);
 
 #endif

@@ -148,7 +148,10 @@ static void download_room(struct req *r)
 
 static const struct req_ops download_ops = { .room = download_room, .gone = download_free };
 
-/* Content-Disposition with a quoted file name (RFC 6266); what could break the quotes or the line becomes "_". */
+/*
+ * Content-Disposition with a quoted file name (RFC 6266); what could break the quotes or the line
+ * becomes "_".
+ */
 static void disposition(char *dst, size_t size, const char *path)
 {
 	size_t n;

@@ -1,7 +1,8 @@
 /*
- * /files: downloads and uploads in pieces, as the asking user. An upload goes to a temporary file beside its target and
- * is renamed when the whole body was there; several parts are renamed together at the end. What cannot be
- * replaced (devices, a file in a folder that the user cannot write) is written in place.
+ * /files: downloads and uploads in pieces, as the asking user. An upload goes to a temporary file
+ * beside its target and is renamed when the whole body was there; several parts are renamed
+ * together at the end. What cannot be replaced (devices, a file in a folder that the user cannot
+ * write) is written in place.
  */
 #ifndef GUEST_FILES_H
 #define GUEST_FILES_H

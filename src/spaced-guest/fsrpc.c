@@ -413,7 +413,10 @@ void fsrpc_list_dir(struct req *r, const char *body, size_t n)
 	path_req_done(&q);
 }
 
-/* ---- Remove: like rm -rf; one folder is open at a time, and is read again after each one below it ---- */
+/*
+ * ---- Remove: like rm -rf; one folder is open at a time, and is read again after each one below it
+ * ----
+ */
 
 struct removal {
 	struct ev_job job;

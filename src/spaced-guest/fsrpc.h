@@ -1,7 +1,7 @@
 /*
- * filesystem.Filesystem: Stat, MakeDir, Move, ListDir, Remove, as the asking user. Walks are cut into pieces that other
- * requests run between. Limits: FSRPC_LIST_MAX bytes of an answer, FSRPC_DIR_MAX entries of one folder, then
- * resource_exhausted.
+ * filesystem.Filesystem: Stat, MakeDir, Move, ListDir, Remove, as the asking user. Walks are cut
+ * into pieces that other requests run between. Limits: FSRPC_LIST_MAX bytes of an answer,
+ * FSRPC_DIR_MAX entries of one folder, then resource_exhausted.
  */
 #ifndef GUEST_FSRPC_H
 #define GUEST_FSRPC_H

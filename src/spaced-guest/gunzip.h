@@ -10,7 +10,8 @@ struct gunzip;
 struct gunzip *gunzip_new(void);
 void gunzip_free(struct gunzip *g);
 /* Calls out with what was inflated; its negative result ends the call. -EBADMSG = no gzip. */
-int gunzip_feed(struct gunzip *g, const char *p, size_t n, int (*out)(void *arg, const char *p, size_t n), void *arg);
+int gunzip_feed(struct gunzip *g, const char *p, size_t n,
+		int (*out)(void *arg, const char *p, size_t n), void *arg);
 bool gunzip_complete(const struct gunzip *g);
 
 #endif

@@ -33,8 +33,9 @@
 #define SHUTDOWN_WAIT_US 10000
 
 /*
- * In place and without fsync: all of it is written again at the next start. Not by O_TRUNC, which would free the block and
- * take a new one: right after a restore that reads bitmaps from a cold disk (seen: 87 of 190 ms of /init).
+ * In place and without fsync: all of it is written again at the next start. Not by O_TRUNC, which
+ * would free the block and take a new one: right after a restore that reads bitmaps from a cold
+ * disk (seen: 87 of 190 ms of /init).
  */
 static int put_file(const char *path, const char *text, mode_t mode)
 {
@@ -61,7 +62,10 @@ static int set_clock(struct agent *a, const struct init_req *q, struct err *e)
 						     : 0;
 }
 
-/* The host's bytes are credited, and the generator is reseeded at once: copies of a snapshot would go on alike (seen). */
+/*
+ * The host's bytes are credited, and the generator is reseeded at once: copies of a snapshot would
+ * go on alike (seen).
+ */
 static int add_entropy(struct agent *a, const struct init_req *q, struct err *e)
 {
 	autofree struct rand_pool_info *info = x_alloc(sizeof(*info) + q->n_entropy);
@@ -128,7 +132,10 @@ static int set_hostname(struct agent *a, const struct init_req *q, struct err *e
 	return r < 0 ? err_errno(e, r, "cannot write the host name") : 0;
 }
 
-/* The kernel's boot_id cannot change, so a file is bound over it (/prepare has done so already); its contents change in place. */
+/*
+ * The kernel's boot_id cannot change, so a file is bound over it (/prepare has done so already);
+ * its contents change in place.
+ */
 static int set_boot_id(struct agent *a, const struct init_req *q, struct err *e)
 {
 	autofree char *text = x_asprintf("%s\n", q->boot_id);
@@ -318,8 +325,9 @@ static int run_once(struct agent *a, char *const *argv, struct err *e)
 }
 
 /*
- * Goes the way of /init once, with an identity that is nobody's, so that what /init reads and writes is in the snapshot's
- * memory, its files have their blocks, and the mount for the boot ID stands.
+ * Goes the way of /init once, with an identity that is nobody's, so that what /init reads and
+ * writes is in the snapshot's memory, its files have their blocks, and the mount for the boot ID
+ * stands.
  */
 static int rehearse(struct agent *a, struct err *e)
 {
@@ -339,7 +347,10 @@ static int rehearse(struct agent *a, struct err *e)
 	return 0;
 }
 
-/* The caches are dropped first: what the warm run reads is what a first command needs, and only that is in the snapshot. */
+/*
+ * The caches are dropped first: what the warm run reads is what a first command needs, and only
+ * that is in the snapshot.
+ */
 void prepare_handle(struct req *r, const char *body, size_t n)
 {
 	static char *const warm_argv[] = { "/bin/bash", "-l", "-c", "echo", NULL };

@@ -1,6 +1,6 @@
 /*
- * spaced-guest: the agent. As PID 1 of the initramfs it boots the guest and serves the port space.0; with --no-init it is
- * an ordinary process that serves a socket it inherited (tests).
+ * spaced-guest: the agent. As PID 1 of the initramfs it boots the guest and serves the port
+ * space.0; with --no-init it is an ordinary process that serves a socket it inherited (tests).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -100,7 +100,10 @@ static int watch_signals(struct agent *a, struct signals *s)
 	return s->watch.fd < 0 ? -errno : ev_watch_set(a->ev, &s->watch, EPOLLIN);
 }
 
-/* The agent goes on when the workload eats all memory: locked as it is touched, and never chosen by the OOM killer. */
+/*
+ * The agent goes on when the workload eats all memory: locked as it is touched, and never chosen by
+ * the OOM killer.
+ */
 static void protect(void)
 {
 	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -112,7 +115,10 @@ static void protect(void)
 		log_warn("memory is not locked", F_INT("errno", errno));
 }
 
-/* The port is opened before there is a root image: a probe VM (vmm/probe.h) has none, and its opening is what it waits for. */
+/*
+ * The port is opened before there is a root image: a probe VM (vmm/probe.h) has none, and its
+ * opening is what it waits for.
+ */
 static int become_init(const struct options *o, int *ret_port, struct err *e)
 {
 	int console, r = boot_early(e);

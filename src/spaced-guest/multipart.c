@@ -12,7 +12,10 @@
 #define PIECE 32768
 #define PARAM_MAX 4200                           /* a file name is a path */
 
-/* PREAMBLE is data that nobody gets; a CRLF is put before the input, so that the first boundary looks like all others. */
+/*
+ * PREAMBLE is data that nobody gets; a CRLF is put before the input, so that the first boundary
+ * looks like all others.
+ */
 enum state { PREAMBLE, AFTER_BOUNDARY, HEAD, DATA, EPILOGUE };
 
 struct multipart {
@@ -61,7 +64,10 @@ static bool get_param(const char *value, const char *name, char *dst, size_t siz
 	return false;
 }
 
-/* Browsers and SDKs write these three as percent escapes (HTML, multipart/form-data encoding), and nothing else. */
+/*
+ * Browsers and SDKs write these three as percent escapes (HTML, multipart/form-data encoding), and
+ * nothing else.
+ */
 static void unescape(char *s)
 {
 	static const struct {

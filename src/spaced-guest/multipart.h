@@ -1,6 +1,6 @@
 /*
- * multipart/form-data (RFC 7578, RFC 2046 5.1) in pieces, sans-I/O. Limits: MULTIPART_HEAD_MAX bytes for the fields of a
- * part, a boundary of 1 to 70 characters.
+ * multipart/form-data (RFC 7578, RFC 2046 5.1) in pieces, sans-I/O. Limits: MULTIPART_HEAD_MAX
+ * bytes for the fields of a part, a boundary of 1 to 70 characters.
  */
 #ifndef GUEST_MULTIPART_H
 #define GUEST_MULTIPART_H
@@ -21,7 +21,8 @@ struct multipart_ops {
 struct multipart;
 
 /* From the Content-Type's value; NULL = no usable boundary. */
-struct multipart *multipart_new(const char *content_type, const struct multipart_ops *ops, void *arg);
+struct multipart *multipart_new(const char *content_type, const struct multipart_ops *ops,
+				void *arg);
 void multipart_free(struct multipart *m);
 int multipart_feed(struct multipart *m, const char *p, size_t n);        /* 0, -EBADMSG, or what ops returned */
 bool multipart_complete(const struct multipart *m);                      /* the last boundary was seen */

@@ -1,4 +1,7 @@
-/* The network of the guest: lo, and eth0 with the fixed address behind the gateway; by ioctl(2), see netdevice(7). */
+/*
+ * The network of the guest: lo, and eth0 with the fixed address behind the gateway; by ioctl(2),
+ * see netdevice(7).
+ */
 #ifndef GUEST_NETWORK_H
 #define GUEST_NETWORK_H
 

@@ -1,4 +1,7 @@
-/* Paths as a user means them: "~" and "~/x" are the home, relative ones start at the default folder, else the home. */
+/*
+ * Paths as a user means them: "~" and "~/x" are the home, relative ones start at the default
+ * folder, else the home.
+ */
 #ifndef GUEST_PATHS_H
 #define GUEST_PATHS_H
 
@@ -7,8 +10,12 @@
 
 #define PATHS_MAX 4096
 
-/* An absolute path without "//", "." and ".." (taken as text); caller frees. -EINVAL, -ENAMETOOLONG. */
-int path_resolve(const struct agent *a, const struct user *u, const char *path, char **ret, struct err *e);
+/*
+ * An absolute path without "//", "." and ".." (taken as text); caller frees. -EINVAL,
+ * -ENAMETOOLONG.
+ */
+int path_resolve(const struct agent *a, const struct user *u, const char *path, char **ret,
+		 struct err *e);
 /* The same without an agent: from `base` for relative ones. */
 int path_clean(const char *base, const char *path, char **ret);
 const char *path_name(const char *path);         /* behind the last slash; "/" for the root */

@@ -1,5 +1,6 @@
 /*
- * Inside of process.Process: the record of a command, shared by process.c (its life), process_start.c and process_rpc.c.
+ * Inside of process.Process: the record of a command, shared by process.c (its life),
+ * process_start.c and process_rpc.c.
  */
 #ifndef GUEST_PROC_H
 #define GUEST_PROC_H

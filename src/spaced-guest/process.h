@@ -1,15 +1,16 @@
 /*
  * process.Process: the commands of a sandbox and who reads them.
  *
- * A command is STARTING until its exec has succeeded, RUNNING until its first process has exited and what its pipes hold
- * at that moment is delivered, then ENDED; its end is kept PROCESS_KEEP_MS for late Connects. Children that keep a pipe do not
- * delay the end; what they write later is read and dropped, so that they are not hit by SIGPIPE.
+ * A command is STARTING until its exec has succeeded, RUNNING until its first process has exited
+ * and what its pipes hold at that moment is delivered, then ENDED; its end is kept PROCESS_KEEP_MS
+ * for late Connects. Children that keep a pipe do not delay the end; what they write later is read
+ * and dropped, so that they are not hit by SIGPIPE.
  *
- * Flow: a pipe is read only while every reader's stream has room for one more event: the slowest reader makes the
- * command wait. With no reader, output is read and dropped.
+ * Flow: a pipe is read only while every reader's stream has room for one more event: the slowest
+ * reader makes the command wait. With no reader, output is read and dropped.
  *
- * Ends: SIGTERM goes to the group of the first process; SIGKILL and the time-out of Start go to the whole cgroup. A reader
- * that leaves ends nothing.
+ * Ends: SIGTERM goes to the group of the first process; SIGKILL and the time-out of Start go to the
+ * whole cgroup. A reader that leaves ends nothing.
  */
 #ifndef GUEST_PROCESS_H
 #define GUEST_PROCESS_H
@@ -28,7 +29,8 @@ void procs_reap(struct procs *ps);               /* on SIGCHLD: also the orphans
 void procs_kill_all(struct procs *ps);
 
 /* The environment of a command; `own` may be NULL. */
-void process_envs(const struct agent *a, const struct user *u, const struct envs *own, struct envs *ret);
+void process_envs(const struct agent *a, const struct user *u, const struct envs *own,
+		  struct envs *ret);
 
 void process_start(struct req *r, const char *body, size_t n);
 void process_connect(struct req *r, const char *body, size_t n);

@@ -318,7 +318,9 @@ static int put_inflated(void *arg, const char *p, size_t n)
 	return buf_put(arg, p, n);
 }
 
-/* A whole body may come as gzip, if what is inside is no longer than a plain one. False = answered. */
+/*
+ * A whole body may come as gzip, if what is inside is no longer than a plain one. False = answered.
+ */
 static bool inflate_body(struct req *r)
 {
 	const char *encoding = http_get(&r->head, "Content-Encoding");
@@ -413,7 +415,10 @@ static void on_data(struct req *r, const char *p, size_t n)
 	}
 	r->has_head = true;
 	buf_consume(&r->in, (size_t)len);
-	/* What came with the head is fed as the rest will be; r->in collects the decoded body from here on. */
+	/*
+	 * What came with the head is fed as the rest will be; r->in collects the decoded body from
+	 * here on.
+	 */
 	early = r->in;
 	buf_init(&r->in, DECODE_BODY_MAX + 1);
 	on_head(r);
@@ -477,7 +482,9 @@ static bool pump_one(struct req *r)
 	if (r->finished && !r->ended && buf_len(&r->out) == 0) {
 		r->ended = true;
 		mux_end(r->mux, r->stream);
-		/* The other side had ended before: the stream is forgotten, and so is the request. */
+		/*
+		 * The other side had ended before: the stream is forgotten, and so is the request.
+		 */
 		if (!mux_user(r->mux, r->stream))
 			req_free(r);
 		return true;

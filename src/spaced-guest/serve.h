@@ -1,10 +1,11 @@
 /*
- * HTTP over the streams of the guest channel: one request a stream. A request lives from OPEN until both directions
- * have ended or RST; then `gone` is called (once, if it was set) and it is freed.
+ * HTTP over the streams of the guest channel: one request a stream. A request lives from OPEN until
+ * both directions have ended or RST; then `gone` is called (once, if it was set) and it is freed.
  *
- * Flow control: bytes of a body are given back to the sender when the handler has returned from `body`, so a handler
- * that writes to a disk slows its sender. Answers wait in `out` (whole answers up to REQ_ANSWER_MAX; streams
- * keep to req_room, at most REQ_STREAM_MAX) until the stream has credit.
+ * Flow control: bytes of a body are given back to the sender when the handler has returned from
+ * `body`, so a handler that writes to a disk slows its sender. Answers wait in `out` (whole answers
+ * up to REQ_ANSWER_MAX; streams keep to req_room, at most REQ_STREAM_MAX) until the stream has
+ * credit.
  */
 #ifndef GUEST_SERVE_H
 #define GUEST_SERVE_H
@@ -32,7 +33,12 @@ struct req_ops {
 	void (*gone)(struct req *r);                             /* last call: free ctx */
 };
 
-enum req_state { REQ_HEAD, REQ_BODY, REQ_WAIT /* body complete, no whole answer yet */, REQ_DRAIN /* answered */ };
+enum req_state {
+	REQ_HEAD,
+	REQ_BODY,
+	REQ_WAIT /* body complete, no whole answer yet */,
+	REQ_DRAIN /* answered */
+};
 
 struct req {
 	struct list node;
@@ -58,7 +64,11 @@ struct req {
 
 struct route {
 	const char *method, *path;
-	enum { ROUTE_DATA = 1, ROUTE_CONTROL = 2, ROUTE_OPEN = 4 /* no token, also before /init */ } flags;
+	enum {
+		ROUTE_DATA = 1,
+		ROUTE_CONTROL = 2,
+		ROUTE_OPEN = 4 /* no token, also before /init */
+	} flags;
 	size_t body_max;                 /* 0: `begin` sets ops and takes the body in pieces */
 	void (*whole)(struct req *r, const char *body, size_t n);
 	void (*begin)(struct req *r);
@@ -72,16 +82,21 @@ void req_answer(struct req *r, int status, const char *content_type, const void 
 /* The answer's JSON body is taken from b (emptied). */
 void req_answer_buf(struct req *r, int status, const char *content_type, struct buf *b);
 /* {"code":STATUS,"message":"..."} */
-void req_error(struct req *r, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void req_error(struct req *r, int status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* A streamed answer. length -1 = chunked. `fields` ends with name NULL; may be NULL. */
-void req_start(struct req *r, int status, const char *content_type, const struct http_field *fields, int64_t length);
+void req_start(struct req *r, int status, const char *content_type, const struct http_field *fields,
+	       int64_t length);
 size_t req_room(const struct req *r);                    /* bytes that req_put may take now */
 void req_put(struct req *r, const void *p, size_t n);    /* one chunk when chunked */
 void req_finish(struct req *r);
 /* The stream is cut (RST): a body that cannot be completed. r is freed. */
 void req_cut(struct req *r);
 
-/* The user of a request: `username` of the query, HTTP Basic, else the default one. -ENOENT with a sentence. */
+/*
+ * The user of a request: `username` of the query, HTTP Basic, else the default one. -ENOENT with a
+ * sentence.
+ */
 int req_user(struct req *r, struct user *ret, struct err *e);
 
 #endif

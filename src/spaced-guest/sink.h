@@ -1,8 +1,9 @@
 /*
- * Writing a file in pieces. The first SINK_DIRECT_FROM bytes go through the page cache; what follows is gathered and
- * written past it (O_DIRECT, open(2)): under emulation the page cache costs more than all the rest of an upload (seen:
- * half of the time), and the guest's memory stays the user's. A file system that refuses gets ordinary writes.
- * At most SINK_STAGES_MAX files are gathered at once, the others are written as they come.
+ * Writing a file in pieces. The first SINK_DIRECT_FROM bytes go through the page cache; what
+ * follows is gathered and written past it (O_DIRECT, open(2)): under emulation the page cache costs
+ * more than all the rest of an upload (seen: half of the time), and the guest's memory stays the
+ * user's. A file system that refuses gets ordinary writes. At most SINK_STAGES_MAX files are
+ * gathered at once, the others are written as they come.
  */
 #ifndef GUEST_SINK_H
 #define GUEST_SINK_H

@@ -28,9 +28,10 @@ _Static_assert(ARRAY_LEN(stage_names) == STAGE_EXEC + 1, "every stage has a name
 struct failure { enum stage stage; int num; };
 
 /*
- * What the child needs, in memory that it shares with the waiting parent until it execs (vfork(2)): a fork copies page tables
- * and faults in both, which is a third of a command's cost under emulation (seen). The child runs on a stack of its own
- * and changes nothing else but `environ`, which the parent puts back.
+ * What the child needs, in memory that it shares with the waiting parent until it execs (vfork(2)):
+ * a fork copies page tables and faults in both, which is a third of a command's cost under
+ * emulation (seen). The child runs on a stack of its own and changes nothing else but `environ`,
+ * which the parent puts back.
  */
 struct birth { const struct spawn *s; int status; };
 
@@ -75,7 +76,9 @@ static pid_t clone_vfork(struct clone_args *args, struct birth *b)
 }
 #endif
 
-/* Where clone3 is not allowed (a container that tests run in): the child enters the cgroup itself. */
+/*
+ * Where clone3 is not allowed (a container that tests run in): the child enters the cgroup itself.
+ */
 static pid_t fork_plain(struct birth *b)
 {
 	pid_t pid = fork();
@@ -92,7 +95,10 @@ static pid_t fork_plain(struct birth *b)
 	return pid < 0 ? -errno : pid;
 }
 
-/* Straight into the cgroup (kernel 5.7), so that not one instruction of the command runs outside of it. */
+/*
+ * Straight into the cgroup (kernel 5.7), so that not one instruction of the command runs outside of
+ * it.
+ */
 static pid_t give_birth(struct birth *b)
 {
 	struct clone_args args = { .exit_signal = SIGCHLD };

@@ -1,6 +1,7 @@
 /*
- * Starting a program as a user in its own session, process group and cgroup. Between fork and exec the child only makes
- * system calls. It tells by a pipe that closes at exec: end of file = the program runs.
+ * Starting a program as a user in its own session, process group and cgroup. Between fork and exec
+ * the child only makes system calls. It tells by a pipe that closes at exec: end of file = the
+ * program runs.
  */
 #ifndef GUEST_SPAWN_H
 #define GUEST_SPAWN_H
@@ -19,7 +20,10 @@ struct spawn {
 	int cgroup;                              /* folder of the cgroup, -1 = none */
 };
 
-/* The pid, or a negative errno. *ret_status: non-blocking, readable when the child has exec'ed or failed. */
+/*
+ * The pid, or a negative errno. *ret_status: non-blocking, readable when the child has exec'ed or
+ * failed.
+ */
 pid_t spawn_start(const struct spawn *s, int *ret_status);
 /* 0 = runs; -EAGAIN = not known yet; else the error, with a sentence. */
 int spawn_status(int status, const char *name, struct err *e);

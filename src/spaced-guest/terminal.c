@@ -24,7 +24,10 @@ int terminal_open(uint16_t cols, uint16_t rows, const struct user *owner, int *r
 
 	if (master < 0 || ioctl(master, TIOCSPTLCK, &unlocked) < 0)
 		return -errno;
-	/* By the master, not by a path: the guest's /dev/pts may be anything (TIOCGPTPEER, kernel 4.13). */
+	/*
+	 * By the master, not by a path: the guest's /dev/pts may be anything (TIOCGPTPEER, kernel
+	 * 4.13).
+	 */
 	slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (slave < 0)
 		return -errno;

@@ -349,7 +349,10 @@ static void test_gzip(void **state)
 
 static size_t pack(const char *plain, size_t n, char *dst, size_t size)
 {
-	z_stream z = { .next_in = (Bytef *)plain, .avail_in = (uInt)n, .next_out = (Bytef *)dst, .avail_out = (uInt)size };
+	z_stream z = { .next_in = (Bytef *)plain,
+		       .avail_in = (uInt)n,
+		       .next_out = (Bytef *)dst,
+		       .avail_out = (uInt)size };
 
 	deflateInit2(&z, 9, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY);
 	assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
@@ -363,7 +366,8 @@ static int stat_packed(const char *encoding, const char *packed, size_t n)
 	struct call *c;
 	int status;
 
-	snprintf(fields, sizeof(fields), "Content-Type: application/json\r\nContent-Encoding: %s\r\n", encoding);
+	snprintf(fields, sizeof(fields),
+		 "Content-Type: application/json\r\nContent-Encoding: %s\r\n", encoding);
 	c = call_new(&host, false, "POST", "/filesystem.Filesystem/Stat", fields, packed, n);
 	call_wait(&host, c);
 	status = call_status(c);

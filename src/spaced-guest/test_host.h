@@ -1,6 +1,6 @@
 /*
- * The host's side for tests of the agent: the real binary on a socketpair, the real multiplexer, HTTP by the real
- * parser. Every wait has a deadline.
+ * The host's side for tests of the agent: the real binary on a socketpair, the real multiplexer,
+ * HTTP by the real parser. Every wait has a deadline.
  */
 #ifndef GUEST_TEST_HOST_H
 #define GUEST_TEST_HOST_H
@@ -42,25 +42,36 @@ void host_connect(struct host *h);                       /* RESET until READY */
 bool host_turn(struct host *h, int wait_ms);             /* moves what can be moved; false = nothing came in wait_ms */
 void host_init(struct host *h, const char *user);        /* POST /init as the bridge does */
 
-/* A request with this token; fields are whole lines with CRLF. The stream's direction is ended after the body. */
-struct call *call_new(struct host *h, bool control, const char *method, const char *target, const char *fields,
-		      const void *body, size_t n);
+/*
+ * A request with this token; fields are whole lines with CRLF. The stream's direction is ended
+ * after the body.
+ */
+struct call *call_new(struct host *h, bool control, const char *method, const char *target,
+		      const char *fields, const void *body, size_t n);
 void call_wait(struct host *h, struct call *c);          /* whole answer */
 int call_status(struct call *c);
 const char *call_text(struct call *c);                   /* the body as a string, valid until the next call on c */
 void call_free(struct host *h, struct call *c);          /* RST when it is alive */
 
 /* One call from start to end: status, and the body in a static buffer. */
-int host_call(struct host *h, bool control, const char *method, const char *target, const char *fields, const char *body,
-	      const char **ret_body);
+int host_call(struct host *h, bool control, const char *method, const char *target,
+	      const char *fields, const char *body, const char **ret_body);
 int rpc(struct host *h, const char *method, const char *json, const char **ret_body);
 
 /* Streams. */
 struct call *stream_new(struct host *h, const char *method, const char *fields, const char *json);
-/* The next envelope's payload (static buffer), NULL = the stream is over. *ret_flags 2 = end-stream. */
+/*
+ * The next envelope's payload (static buffer), NULL = the stream is over. *ret_flags 2 =
+ * end-stream.
+ */
 const char *stream_next(struct host *h, struct call *c, int *ret_flags);
 
-struct result { int pid, code; bool started, ended, exited; char out[8192], err[1024], status[64], error[512]; size_t n_out, n_err; };
+struct result {
+	int pid, code;
+	bool started, ended, exited;
+	char out[8192], err[1024], status[64], error[512];
+	size_t n_out, n_err;
+};
 /* Reads to the end. */
 void stream_result(struct host *h, struct call *c, struct result *ret);
 /* bash -l -c CMD; more = further members of the request, e.g. ",\"stdin\":false". */

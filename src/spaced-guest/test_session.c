@@ -1,4 +1,7 @@
-/* The real agent as an ordinary process over a socketpair: commands, terminals, flow, ends, cuts. argv[1] = the agent. */
+/*
+ * The real agent as an ordinary process over a socketpair: commands, terminals, flow, ends, cuts.
+ * argv[1] = the agent.
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -310,6 +313,16 @@ static void test_input_waits(void **state)
 	call_free(&host, c);
 }
 
+/* The first number in the output: what a child wrote may stand before it. */
+static int number_in(const struct result *r)
+{
+	const char *digits = strpbrk(r->out, "0123456789");
+	long n = digits ? strtol(digits, NULL, 10) : 0;
+
+	assert_true(n > 1 && n < INT32_MAX);
+	return (int)n;
+}
+
 static void test_end_and_children(void **state)
 {
 	struct result r;
@@ -318,17 +331,20 @@ static void test_end_and_children(void **state)
 	char json[64];
 	int child;
 
-	/* A child holds the pipes: the end comes at once, with all that the first process wrote; the child lives on. */
+	/*
+	 * A child holds the pipes: the end comes at once, with all that the first process wrote;
+	 * the child lives on.
+	 */
 	run_wait(&host, "sleep 1000 & echo $!; head -c 60000 /dev/zero | tr '\\0' x", NULL, &r);
 	assert_true(clock_mono_ms() - t0 < 10000);
 	assert_true(r.ended && r.exited);
-	child = atoi(r.out);
+	child = number_in(&r);
 	assert_int_equal(r.n_out, 60000 + strlen("\n") + (size_t)snprintf(NULL, 0, "%d", child));
 	assert_true(alive(child));
 	/* A child that goes on writing does not get SIGPIPE, and does not delay the end. */
 	run_wait(&host, "(while :; do echo y; done) & echo $!", NULL, &r);
 	assert_true(r.ended);
-	child = atoi(r.out);
+	child = number_in(&r);
 	for (int i = 0; i < 20; i++)
 		host_turn(&host, 5);
 	assert_true(alive(child));
@@ -466,7 +482,10 @@ static void test_slow_reader(void **state)
 
 	start_pid(c);
 	c->hold = true;
-	/* The stream stops at its credit, and so does the command; another one is not touched by it. */
+	/*
+	 * The stream stops at its credit, and so does the command; another one is not touched by
+	 * it.
+	 */
 	do {
 		held = c->held;
 		for (int i = 0; i < 20; i++)
@@ -666,7 +685,10 @@ static void test_cut_everywhere(void **state)
 		host.cut_out = cut;
 		while (buf_len(mux_out(host.mux)))
 			host_turn(&host, 50);
-		/* Bytes of the guest for the old connection may be anywhere when the next host comes. */
+		/*
+		 * Bytes of the guest for the old connection may be anywhere when the next host
+		 * comes.
+		 */
 		if (cut % 3)
 			host_turn(&host, 1);
 		for (int i = 0; i < 4; i++)

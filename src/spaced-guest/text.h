@@ -1,4 +1,7 @@
-/* JSON text into a buffer, for answers and events that are written by hand. All return 0 or -ENOBUFS. */
+/*
+ * JSON text into a buffer, for answers and events that are written by hand. All return 0 or
+ * -ENOBUFS.
+ */
 #ifndef GUEST_TEXT_H
 #define GUEST_TEXT_H
 

@@ -216,7 +216,10 @@ void users_leave(void)
 	if (!entered)
 		return;
 	entered = false;
-	/* Cannot fail: the saved IDs are root's. Going on as somebody else would be worse than ending. */
+	/*
+	 * Cannot fail: the saved IDs are root's. Going on as somebody else would be worse than
+	 * ending.
+	 */
 	if (seteuid(0) < 0 || setegid(0) < 0)
 		abort();
 }

@@ -1,6 +1,7 @@
 /*
- * Users and groups from the guest's own /etc/passwd and /etc/group (passwd(5), group(5)), without NSS. Limits: files of
- * USERS_FILE_MAX bytes, USERS_ENTRIES_MAX entries, USERS_GROUPS_MAX groups of a user; what is beyond is passed over.
+ * Users and groups from the guest's own /etc/passwd and /etc/group (passwd(5), group(5)), without
+ * NSS. Limits: files of USERS_FILE_MAX bytes, USERS_ENTRIES_MAX entries, USERS_GROUPS_MAX groups of
+ * a user; what is beyond is passed over.
  */
 #ifndef GUEST_USERS_H
 #define GUEST_USERS_H
@@ -36,9 +37,9 @@ const char *users_name(struct users_names *n, uid_t uid);        /* valid until 
 const char *users_group(struct users_names *n, gid_t gid);
 
 /*
- * Acting as a user: effective IDs and groups of the (only) thread, which takes all capabilities out of effect. Between
- * enter and leave no other user can signal or trace the agent, since its real and saved IDs stay root. Not nested.
- * Nothing is done when the agent itself is not root.
+ * Acting as a user: effective IDs and groups of the (only) thread, which takes all capabilities out
+ * of effect. Between enter and leave no other user can signal or trace the agent, since its real
+ * and saved IDs stay root. Not nested. Nothing is done when the agent itself is not root.
  */
 int users_enter(const struct user *u);
 void users_leave(void);

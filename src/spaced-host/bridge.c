@@ -18,7 +18,8 @@ struct revoke {
 	struct bridge_revoke_rep rep;
 };
 
-static void bridge_op_attach(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+static void bridge_op_attach(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
+			     void *arg)
 {
 	const struct bridge_attach *a = req;
 	struct bridge *b = arg;
@@ -32,7 +33,8 @@ static void bridge_op_attach(struct ipc_call *call, const void *req, int *fds, s
 	else if (str_unhex(epoch.activation, sizeof(epoch.activation), a->activation) < 0 ||
 		 a->generation != b->conf.generation ||
 		 (b->pinned && memcmp(&epoch, &b->epoch, sizeof(epoch)) != 0))
-		err_set_code(&e, -EACCES, "wrong-epoch", "This bridge belongs to another execution.");
+		err_set_code(&e, -EACCES, "wrong-epoch",
+			     "This bridge belongs to another execution.");
 	if (e.num == 0 && channel_attach(b, TAKE_FD(fds[0]), &epoch, &e) == 0) {
 		b->attach_call = call;
 		channel_flush(b);
@@ -51,7 +53,8 @@ void bridge_attach_done(struct bridge *b, const struct err *e)
 		ipc_answer(call, NULL, NULL, 0);
 }
 
-static void bridge_op_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+static void bridge_op_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
+			     void *arg)
 {
 	const struct bridge_revoke *r = req;
 	struct bridge *b = arg;
@@ -88,12 +91,15 @@ void bridge_confirm_revokes(struct bridge *b)
 	}
 }
 
-static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
+			     void *arg)
 {
 	const struct bridge_leases *q = req;
 	struct bridge *b = arg;
-	struct bridge_leases_rep rep = { .leases = json_array(), .attached = b->state == CHAN_READY,
-					 .closed = b->closed_for_data, .generation = b->conf.generation };
+	struct bridge_leases_rep rep = { .leases = json_array(),
+					 .attached = b->state == CHAN_READY,
+					 .closed = b->closed_for_data,
+					 .generation = b->conf.generation };
 	uint64_t after = q->after;
 
 	lease_accept_all(b);
@@ -102,7 +108,8 @@ static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, s
 		const struct lease *best = NULL;
 
 		LIST_FOR(&b->leases, l, struct lease, node) {
-			if (l->state == LEASE_OPEN && l->pre.p.lease > after && (!best || l->pre.p.lease < best->pre.p.lease))
+			if (l->state == LEASE_OPEN && l->pre.p.lease > after &&
+			    (!best || l->pre.p.lease < best->pre.p.lease))
 				best = l;
 		}
 		if (!best) {
@@ -110,8 +117,10 @@ static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, s
 			break;
 		}
 		after = best->pre.p.lease;
-		json_array_append_new(rep.leases, json_pack("{s:I, s:I, s:I}", "lease", (json_int_t)after,
-							    "in", (json_int_t)best->in, "out", (json_int_t)best->out));
+		json_array_append_new(rep.leases,
+				      json_pack("{s:I, s:I, s:I}", "lease", (json_int_t)after, "in",
+						(json_int_t)best->in, "out",
+						(json_int_t)best->out));
 	}
 	rep.next = after;
 	ipc_answer(call, &rep, NULL, 0);
@@ -133,7 +142,8 @@ void bridge_lost_event(struct bridge *b, const char *reason)
 	ipc_server_event(b->control, "channel-lost", bridge_lost_fields, &ev);
 }
 
-int bridge_new(struct loop *l, int stream_fd, int control_fd, const struct bridge_conf *c, struct bridge **ret, struct err *e)
+int bridge_new(struct loop *l, int stream_fd, int control_fd, const struct bridge_conf *c,
+	       struct bridge **ret, struct err *e)
 {
 	struct bridge *b;
 

@@ -1,28 +1,33 @@
 /*
- * spaced-host: the bridge from a Unix socket to the guest channel (spec L-9, B-3, T-1). One process per execution, jailed.
+ * spaced-host: the bridge from a Unix socket to the guest channel (spec L-9, B-3, T-1). One process
+ * per execution, jailed.
  *
  * Theory of operation
  *
- * Two listening sockets come in as descriptors. On the control socket sbx-manager hands in the guest channel and
- * revokes; on the stream socket each connection is one lease: it begins with a preamble (ipc/sbx_ops.h) that must carry
- * the epoch of the attached channel, and then becomes one stream of the multiplexer. Nothing here looks into the bytes.
+ * Two listening sockets come in as descriptors. On the control socket sbx-manager hands in the
+ * guest channel and revokes; on the stream socket each connection is one lease: it begins with a
+ * preamble (ipc/sbx_ops.h) that must carry the epoch of the attached channel, and then becomes one
+ * stream of the multiplexer. Nothing here looks into the bytes.
  *
- * What a client sent is read from its socket only when the multiplexer takes it (credit of the stream, room in the
- * channel's queue), so nothing is buffered in that direction. What the guest sent is written at once; what the socket
- * does not take is kept in the lease's own buffer, whose limit is the credit that the guest has; the guest gets new
- * credit for what was written. All those buffers together have a limit too (BRIDGE_BUFFERED_MAX): the stream that
- * passes it is reset.
+ * What a client sent is read from its socket only when the multiplexer takes it (credit of the
+ * stream, room in the channel's queue), so nothing is buffered in that direction. What the guest
+ * sent is written at once; what the socket does not take is kept in the lease's own buffer, whose
+ * limit is the credit that the guest has; the guest gets new credit for what was written. All those
+ * buffers together have a limit too (BRIDGE_BUFFERED_MAX): the stream that passes it is reset.
  *
- * A lease ends when both directions have ended, when either side resets, when it is revoked, when the channel is lost. A
- * lost channel (end of file, error, or a guest that broke the protocol) is never taken up again by itself: all leases
- * end, the event "channel-lost" goes out, and only a new BRIDGE_ATTACH (of the same epoch) makes it useful again.
+ * A lease ends when both directions have ended, when either side resets, when it is revoked, when
+ * the channel is lost. A lost channel (end of file, error, or a guest that broke the protocol) is
+ * never taken up again by itself: all leases end, the event "channel-lost" goes out, and only a new
+ * BRIDGE_ATTACH (of the same epoch) makes it useful again.
  *
- * Revocation: the streams are reset and their client sockets closed at once, with all that was buffered. It is confirmed
- * when the RST frames, and with them all that stood before them in the channel's queue, have left this process:
- * from then on not one byte of those streams passes on either side. Connections that wait in the listening queue are
- * taken before a lease is looked for, so that a revocation cannot overtake the connection that it is about.
+ * Revocation: the streams are reset and their client sockets closed at once, with all that was
+ * buffered. It is confirmed when the RST frames, and with them all that stood before them in the
+ * channel's queue, have left this process: from then on not one byte of those streams passes on
+ * either side. Connections that wait in the listening queue are taken before a lease is looked for,
+ * so that a revocation cannot overtake the connection that it is about.
  *
- * States of the channel: NONE -> SYNC (reset sent, waiting for the guest's nonce) -> READY -> LOST -> SYNC ...
+ * States of the channel: NONE -> SYNC (reset sent, waiting for the guest's nonce) -> READY -> LOST
+ * -> SYNC ...
  */
 #ifndef SPACED_HOST_BRIDGE_H
 #define SPACED_HOST_BRIDGE_H
@@ -82,7 +87,11 @@ struct bridge {
 	bool closed_for_data;                       /* everything was revoked for good */
 };
 
-enum lease_state { LEASE_PREAMBLE, LEASE_OPENING /* waits for room in the channel's queue */, LEASE_OPEN };
+enum lease_state {
+	LEASE_PREAMBLE,
+	LEASE_OPENING /* waits for room in the channel's queue */,
+	LEASE_OPEN
+};
 
 struct lease {
 	struct list node, wait;
@@ -99,8 +108,11 @@ struct lease {
 	uint64_t in, out;                           /* bytes to the guest, bytes to the client */
 };
 
-/* bridge.c: the process and its control socket. Both descriptors are bound, and owned from here on. */
-int bridge_new(struct loop *l, int stream_fd, int control_fd, const struct bridge_conf *c, struct bridge **ret, struct err *e);
+/*
+ * bridge.c: the process and its control socket. Both descriptors are bound, and owned from here on.
+ */
+int bridge_new(struct loop *l, int stream_fd, int control_fd, const struct bridge_conf *c,
+	       struct bridge **ret, struct err *e);
 void bridge_free(struct bridge *b);
 void bridge_attach_done(struct bridge *b, const struct err *e);        /* NULL = the guest has answered */
 void bridge_lost_event(struct bridge *b, const char *reason);

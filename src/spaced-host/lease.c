@@ -18,7 +18,8 @@ static void lease_mask(struct lease *l)
 
 	if (l->off)
 		return;
-	if (l->state == LEASE_PREAMBLE || (l->state == LEASE_OPEN && !l->peer_ended && list_empty(&l->wait)))
+	if (l->state == LEASE_PREAMBLE ||
+	    (l->state == LEASE_OPEN && !l->peer_ended && list_empty(&l->wait)))
 		events |= EPOLLIN;
 	if (buf_len(&l->to_peer) > 0)
 		events |= EPOLLOUT;
@@ -55,7 +56,8 @@ static void lease_new(struct bridge *b, int fd)
 	struct fd_peer peer;
 	struct lease *l;
 
-	if (fd_peer_cred(fd, &peer) < 0 || peer.uid != b->conf.peer_uid || b->n_leases >= BRIDGE_LEASES_MAX) {
+	if (fd_peer_cred(fd, &peer) < 0 || peer.uid != b->conf.peer_uid ||
+	    b->n_leases >= BRIDGE_LEASES_MAX) {
 		fd_close(fd);
 		return;
 	}
@@ -90,7 +92,8 @@ void lease_on_listen(struct loop_io *io, uint32_t events)
 	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 		/* Who waits stays in the queue; asking again at once would only turn in circles. */
 		loop_mod(&b->listen_io, 0);
-		loop_timer_set(b->loop, &b->accept_timer, BRIDGE_ACCEPT_PAUSE_MS, lease_accept_again, b);
+		loop_timer_set(b->loop, &b->accept_timer, BRIDGE_ACCEPT_PAUSE_MS,
+			       lease_accept_again, b);
 	}
 }
 
@@ -281,7 +284,8 @@ void lease_from_guest(struct lease *l, const uint8_t *p, size_t n)
 	if ((size_t)done < n) {
 		size_t rest = n - (size_t)done;
 
-		if (b->buffered + rest > BRIDGE_BUFFERED_MAX || buf_put(&l->to_peer, p + done, rest) < 0) {
+		if (b->buffered + rest > BRIDGE_BUFFERED_MAX ||
+		    buf_put(&l->to_peer, p + done, rest) < 0) {
 			lease_end(l, true);
 			return;
 		}
@@ -301,8 +305,9 @@ void lease_guest_end(struct lease *l)
 }
 
 /*
- * EPOLLHUP stays on and cannot be masked. Either the client has closed for good: nobody is left to read. Or both sides
- * have shut their writing halves: what the client sent before is still read as the guest takes it, without epoll.
+ * EPOLLHUP stays on and cannot be masked. Either the client has closed for good: nobody is left to
+ * read. Or both sides have shut their writing halves: what the client sent before is still read as
+ * the guest takes it, without epoll.
  */
 static void lease_on_hup(struct lease *l)
 {

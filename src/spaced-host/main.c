@@ -22,7 +22,8 @@ static const struct option main_options[] = {
 
 static int main_usage(void)
 {
-	static const char text[] = "usage: spaced-host --sandbox ID --generation N --peer-uid UID   (descriptors 3 and 4: bound sockets)\n";
+	static const char text[] =
+		"usage: spaced-host --sandbox ID --generation N --peer-uid UID   (descriptors 3 and 4: bound sockets)\n";
 
 	fputs(text, stderr);
 	return 2;
@@ -44,7 +45,10 @@ static int main_parse(int argc, char **argv, struct bridge_conf *c)
 			r = -1;
 	}
 	c->peer_uid = (uid_t)uid;
-	return r < 0 || optind != argc || uid == UINT64_MAX || c->generation == 0 || c->sandbox[0] == '\0' ? -1 : 0;
+	return r < 0 || optind != argc || uid == UINT64_MAX || c->generation == 0 ||
+			       c->sandbox[0] == '\0'
+		       ? -1
+		       : 0;
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,9 @@
 /*
- * The system calls of the bridge (seccomp allow-list): node-manager loads it just before it executes spaced-host, so
- * execve is there for that one call; with no file, socket or process to be had in its jail there is nothing to execute.
- * No socket, connect, bind, open: all that it has are the two listening sockets, and the guest channel that is handed in.
- * Recorded (docs/syscalls.md); test_bridge.c runs the bridge under this list too.
+ * The system calls of the bridge (seccomp allow-list): node-manager loads it just before it
+ * executes spaced-host, so execve is there for that one call; with no file, socket or process to be
+ * had in its jail there is nothing to execute. No socket, connect, bind, open: all that it has are
+ * the two listening sockets, and the guest channel that is handed in. Recorded (docs/syscalls.md);
+ * test_bridge.c runs the bridge under this list too.
  */
 #ifndef SPACED_HOST_SYSCALLS_H
 #define SPACED_HOST_SYSCALLS_H

@@ -1,6 +1,7 @@
 /*
- * The real bridge as a process, over a socketpair with the real multiplexer on the guest's side, driven by a thread. What a guest stream
- * does is said by its first byte: 'E' echo, 'S' sends without end, 'H' takes nothing (no credit comes back), 'K' takes and counts.
+ * The real bridge as a process, over a socketpair with the real multiplexer on the guest's side,
+ * driven by a thread. What a guest stream does is said by its first byte: 'E' echo, 'S' sends
+ * without end, 'H' takes nothing (no credit comes back), 'K' takes and counts.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -43,11 +44,16 @@
 #endif
 
 static const char *bridge_path;
-static const uint8_t activation[ID_ACTIVATION_BYTES] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+static const uint8_t activation[ID_ACTIVATION_BYTES] = { 1, 2,	3,  4,	5,  6,	7,  8,
+							 9, 10, 11, 12, 13, 14, 15, 16 };
 
 /* ---- The guest ---- */
 
-struct guest_stream { char kind; bool open, control, ended, rst; uint64_t got, after_rst, echo_left; };
+struct guest_stream {
+	char kind;
+	bool open, control, ended, rst;
+	uint64_t got, after_rst, echo_left;
+};
 
 struct guest {
 	int fd;
@@ -68,7 +74,8 @@ static void guest_pump(struct guest *g, uint32_t id)
 	size_t n;
 
 	while (s->open && s->kind == 'S' && (n = mux_can_send(g->mux, id)) > 0)
-		assert_int_equal(mux_send(g->mux, id, zeros, n < sizeof(zeros) ? n : sizeof(zeros)), 0);
+		assert_int_equal(mux_send(g->mux, id, zeros, n < sizeof(zeros) ? n : sizeof(zeros)),
+				 0);
 	while (s->open && buf_len(&g->echo[id]) > 0 && (n = mux_can_send(g->mux, id)) > 0) {
 		n = n < buf_len(&g->echo[id]) ? n : buf_len(&g->echo[id]);
 		n = n < MUX_PAYLOAD_MAX ? n : MUX_PAYLOAD_MAX;
@@ -123,7 +130,8 @@ static void guest_event(struct guest *g, const struct mux_event *ev)
 
 static void guest_turn(struct guest *g)
 {
-	struct pollfd p = { .fd = g->fd, .events = POLLIN | (buf_len(mux_out(g->mux)) ? POLLOUT : 0) };
+	struct pollfd p = { .fd = g->fd,
+			    .events = POLLIN | (buf_len(mux_out(g->mux)) ? POLLOUT : 0) };
 	static char in[16384];
 	struct mux_event ev;
 	ssize_t n;
@@ -198,7 +206,13 @@ static void guest_wait(struct guest *g, const uint32_t *what, uint32_t want)
 
 /* ---- The bridge ---- */
 
-struct fixture { char dir[64], stream[100], control[100]; pid_t pid; struct ipc_sync *ctl; struct guest guest; bool attached; };
+struct fixture {
+	char dir[64], stream[100], control[100];
+	pid_t pid;
+	struct ipc_sync *ctl;
+	struct guest guest;
+	bool attached;
+};
 
 static int bind_socket(const char *path, int type)
 {
@@ -237,7 +251,8 @@ static void fixture_start(struct fixture *f, uid_t uid)
 		prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 		if (seccomp_apply(lists, NULL) < 0)
 			_exit(126);
-		execl(bridge_path, "spaced-host", "--sandbox", "i0123456789abcdefghij", "--generation", "7", "--peer-uid", uid_text, (char *)NULL);
+		execl(bridge_path, "spaced-host", "--sandbox", "i0123456789abcdefghij",
+		      "--generation", "7", "--peer-uid", uid_text, (char *)NULL);
 		_exit(127);
 	}
 	close(a);
@@ -255,7 +270,8 @@ static int connect_retry(const char *path, int type)
 	return fd;
 }
 
-static int attach(struct fixture *f, uint64_t generation, const uint8_t act[ID_ACTIVATION_BYTES], bool with_guest, struct err *e)
+static int attach(struct fixture *f, uint64_t generation, const uint8_t act[ID_ACTIVATION_BYTES],
+		  bool with_guest, struct err *e)
 {
 	struct bridge_attach a = { .generation = generation };
 	int p[2], r;
@@ -265,7 +281,8 @@ static int attach(struct fixture *f, uint64_t generation, const uint8_t act[ID_A
 	if (with_guest)
 		guest_start(&f->guest, p[1]);
 	f->attached = with_guest;
-	r = ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_ATTACH], "test", &a, &p[0], 1, NULL, NULL, NULL, WAIT_MS, e);
+	r = ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_ATTACH], "test", &a, &p[0], 1, NULL, NULL,
+			  NULL, WAIT_MS, e);
 	close(p[0]);
 	if (!with_guest)
 		close(p[1]);
@@ -305,9 +322,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int lease_open_as(struct fixture *f, uint32_t magic, uint32_t kind, uint64_t lease, uint64_t generation, const uint8_t act[16])
+static int lease_open_as(struct fixture *f, uint32_t magic, uint32_t kind, uint64_t lease,
+			 uint64_t generation, const uint8_t act[16])
 {
-	struct bridge_preamble p = { .magic = magic, .kind = kind, .lease = lease, .generation = generation };
+	struct bridge_preamble p = {
+		.magic = magic, .kind = kind, .lease = lease, .generation = generation
+	};
 	int fd = connect_retry(f->stream, SOCK_STREAM);
 
 	memcpy(p.activation, act, sizeof(p.activation));
@@ -329,14 +349,18 @@ static int bridge_revoke_now(struct fixture *f, uint64_t lease, int timeout_ms, 
 	int r;
 
 	assert_int_equal(ipc_sync_open(f->control, (uid_t)-1, &c, &e), 0);
-	r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], "test", &q, NULL, 0, &rep, NULL, NULL, timeout_ms, &e);
+	r = ipc_sync_call(c, &bridge_ops[BRIDGE_REVOKE], "test", &q, NULL, 0, &rep, NULL, NULL,
+			  timeout_ms, &e);
 	ipc_sync_close(c);
 	if (ret_ended)
 		*ret_ended = rep.ended;
 	return r;
 }
 
-/* End of file or reset within the time, after throwing away what there is. Returns the bytes that came. */
+/*
+ * End of file or reset within the time, after throwing away what there is. Returns the bytes that
+ * came.
+ */
 static uint64_t read_to_end(int fd)
 {
 	int64_t until = clock_mono_ms() + WAIT_MS;
@@ -497,8 +521,8 @@ static void test_slow_reader_stalls_nobody(void **state)
 	for (unsigned i = 0; i < 200; i++)
 		echo_once(fd, "Eecho");
 	full = rss_kb(f->pid);
-	print_message("PSS of the bridge: %llu kB idle, %llu kB with 8 readers that do not read\n", (unsigned long long)idle,
-		      (unsigned long long)full);
+	print_message("PSS of the bridge: %llu kB idle, %llu kB with 8 readers that do not read\n",
+		      (unsigned long long)idle, (unsigned long long)full);
 #ifndef __SANITIZE_ADDRESS__                     /* its shadow and its quarantine are larger than all else */
 	assert_true(idle <= 2048);
 	assert_true(full <= idle + 8 * MUX_CREDIT_INITIAL / 1024 + 1024);
@@ -530,7 +554,8 @@ static void test_many_streams(void **state)
 static void test_revoke_full_queues(void **state)
 {
 	struct fixture *f = *state;
-	int in = lease_open(f, 1), out = lease_open(f, 2), other = lease_open(f, 3), queued = 0, later = 0;
+	int in = lease_open(f, 1), out = lease_open(f, 2), other = lease_open(f, 3), queued = 0,
+	    later = 0;
 	uint64_t ended = 0;
 
 	assert_true(write_until_full(in) > MUX_CREDIT_INITIAL);
@@ -561,7 +586,9 @@ static void test_revoke_full_queues(void **state)
 	close(other);
 }
 
-/* A guest that does not read: no confirmation, since bytes of the stream still wait in the bridge. */
+/*
+ * A guest that does not read: no confirmation, since bytes of the stream still wait in the bridge.
+ */
 static void test_revoke_needs_the_channel(void **state)
 {
 	struct fixture *f = *state;
@@ -598,11 +625,15 @@ static ssize_t raw_answer(int fd, char *dst, size_t size)
 	return n;
 }
 
-/* The connection is older than the revocation, though the bridge has looked at neither when both are there. */
+/*
+ * The connection is older than the revocation, though the bridge has looked at neither when both
+ * are there.
+ */
 static void test_revoke_does_not_overtake(void **state)
 {
 	static const char list[] = "{\"v\":1,\"op\":\"leases\",\"id\":1,\"req\":\"t\",\"a\":{}}";
-	static const char cut[] = "{\"v\":1,\"op\":\"revoke\",\"id\":2,\"req\":\"t\",\"a\":{\"lease\":9}}";
+	static const char cut[] =
+		"{\"v\":1,\"op\":\"revoke\",\"id\":2,\"req\":\"t\",\"a\":{\"lease\":9}}";
 	struct fixture *f = *state;
 	int control = connect_retry(f->control, SOCK_SEQPACKET), fd;
 	char answer[4096];
@@ -639,7 +670,9 @@ static void test_revoke_all_is_for_good(void **state)
 	c = lease_open(f, 3);
 	assert_int_equal(read_to_end(c), 0);
 	close(c);
-	assert_int_equal(ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep, NULL, NULL, WAIT_MS, NULL), 0);
+	assert_int_equal(ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep,
+				       NULL, NULL, WAIT_MS, NULL),
+			 0);
 	assert_true(rep.closed);
 	assert_true(rep.attached);
 	ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
@@ -716,7 +749,9 @@ static void test_leases_are_listed(void **state)
 		json_t *item;
 		size_t i;
 
-		assert_int_equal(ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep, NULL, NULL, WAIT_MS, &e), 0);
+		assert_int_equal(ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0,
+					       &rep, NULL, NULL, WAIT_MS, &e),
+				 0);
 		assert_true(rep.attached);
 		assert_int_equal(rep.generation, GENERATION);
 		json_array_foreach(rep.leases, i, item) {

@@ -48,7 +48,10 @@ const char *const life_event_names[] = {
 };
 static_assert(ARRAY_LEN(life_event_names) == LIFE_EVENT_COUNT, "an event without a name");
 
-/* The state in which a request has its result already. A start has none: it always makes a new execution. */
+/*
+ * The state in which a request has its result already. A start has none: it always makes a new
+ * execution.
+ */
 static const struct { enum life_event ev; enum life_state result; } life_results[] = {
 	{ LIFE_EV_CREATE, LIFE_RUNNING },
 	{ LIFE_EV_PAUSE, LIFE_PAUSED },
@@ -67,7 +70,10 @@ static bool has_result(enum life_state s, enum life_event ev)
 	return false;
 }
 
-/* A request that is not built in any state; else one that has a row elsewhere would look like a wrong state. */
+/*
+ * A request that is not built in any state; else one that has a row elsewhere would look like a
+ * wrong state.
+ */
 static bool built_anywhere(enum life_event ev)
 {
 	for (unsigned i = 0; i < life_rules_len; i++)
@@ -105,25 +111,29 @@ int life_state_of(const char *name, enum life_state *ret)
 	return -EINVAL;
 }
 
-int life_check(enum life_state from, enum life_event ev, const struct life_rule **ret_rule, struct err *e)
+int life_check(enum life_state from, enum life_event ev, const struct life_rule **ret_rule,
+	       struct err *e)
 {
 	const struct life_rule *r;
 
 	if ((unsigned)from >= LIFE_STATE_COUNT || (unsigned)ev >= LIFE_EVENT_COUNT)
 		return err_set(e, -EINVAL, "no such state or event");
 	if (!built_anywhere(ev))
-		return err_set_code(e, -ENOSYS, "not-built-yet", "\"%s\" is not built yet", life_event_names[ev]);
+		return err_set_code(e, -ENOSYS, "not-built-yet", "\"%s\" is not built yet",
+				    life_event_names[ev]);
 	r = life_find(from, ev);
 	if (r && !r->reachable)
-		return err_set_code(e, -ENOSYS, "not-built-yet", "\"%s\" of a sandbox that is %s is not built yet",
+		return err_set_code(e, -ENOSYS, "not-built-yet",
+				    "\"%s\" of a sandbox that is %s is not built yet",
 				    life_event_names[ev], life_state_names[from]);
 	if (r || has_result(from, ev)) {
 		*ret_rule = r;
 		return 0;
 	}
 	if (life_in_transition(from))
-		return err_set_code(e, -EBUSY, "in-transition", "the sandbox is %s; try \"%s\" again when that has ended",
+		return err_set_code(e, -EBUSY, "in-transition",
+				    "the sandbox is %s; try \"%s\" again when that has ended",
 				    life_state_names[from], life_event_names[ev]);
-	return err_set_code(e, -EINVAL, "wrong-state", "\"%s\" does not fit a sandbox that is %s", life_event_names[ev],
-			    life_state_names[from]);
+	return err_set_code(e, -EINVAL, "wrong-state", "\"%s\" does not fit a sandbox that is %s",
+			    life_event_names[ev], life_state_names[from]);
 }

@@ -1,6 +1,6 @@
 /*
- * The life cycle of a sandbox: one table (spec C-1, I-5), used by the control plane and by the node.
- * docs/life-cycle.md is printed from it (program `state-print`).
+ * The life cycle of a sandbox: one table (spec C-1, I-5), used by the control plane and by the
+ * node. docs/life-cycle.md is printed from it (program `state-print`).
  */
 #ifndef STATE_STATE_H
 #define STATE_STATE_H
@@ -23,12 +23,21 @@ enum life_state {
 };
 
 enum life_event {
-	LIFE_EV_CREATE, LIFE_EV_PAUSE, LIFE_EV_RESUME, LIFE_EV_SUSPEND, LIFE_EV_RESTORE, LIFE_EV_MOVE, LIFE_EV_STOP, LIFE_EV_START,
-	LIFE_EV_DELETE, LIFE_EV_FORK, LIFE_EV_ROLLBACK,          /* what callers ask for */
-	LIFE_EV_DONE,         /* the running transition ended well */
-	LIFE_EV_FAILED,       /* the running transition ended with an error that a retry does not cure */
-	LIFE_EV_CRASH,        /* VMM, bridge, jail-init or guest died (panic, reset, internal-error) */
-	LIFE_EV_GUEST_OFF,    /* power-off inside the guest */
+	LIFE_EV_CREATE,
+	LIFE_EV_PAUSE,
+	LIFE_EV_RESUME,
+	LIFE_EV_SUSPEND,
+	LIFE_EV_RESTORE,
+	LIFE_EV_MOVE,
+	LIFE_EV_STOP,
+	LIFE_EV_START,
+	LIFE_EV_DELETE,
+	LIFE_EV_FORK,
+	LIFE_EV_ROLLBACK, /* what callers ask for */
+	LIFE_EV_DONE,	  /* the running transition ended well */
+	LIFE_EV_FAILED, /* the running transition ended with an error that a retry does not cure */
+	LIFE_EV_CRASH,	/* VMM, bridge, jail-init or guest died (panic, reset, internal-error) */
+	LIFE_EV_GUEST_OFF, /* power-off inside the guest */
 	LIFE_EV_GUEST_REBOOT,
 	LIFE_EV_NODE_LOST,
 	LIFE_EVENT_COUNT,
@@ -52,8 +61,12 @@ extern const unsigned life_rules_len;
 
 /* NULL = not allowed in that state. */
 const struct life_rule *life_find(enum life_state from, enum life_event ev);
-/* -EINVAL/-ENOSYS ("not-built-yet", HTTP 501)/-EBUSY (409: in transition)/0. Repeating an operation whose result already holds is allowed and has *ret_rule NULL (idempotent, L-3). */
-int life_check(enum life_state from, enum life_event ev, const struct life_rule **ret_rule, struct err *e);
+/*
+ * -EINVAL/-ENOSYS ("not-built-yet", HTTP 501)/-EBUSY (409: in transition)/0. Repeating an operation
+ * whose result already holds is allowed and has *ret_rule NULL (idempotent, L-3).
+ */
+int life_check(enum life_state from, enum life_event ev, const struct life_rule **ret_rule,
+	       struct err *e);
 bool life_in_transition(enum life_state s);
 bool life_serves(enum life_state s);             /* may admit control traffic: running */
 int life_state_of(const char *name, enum life_state *ret);

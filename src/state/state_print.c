@@ -1,6 +1,6 @@
 /*
- * state-print: the life-cycle table as a page for the docs. Without an argument it prints; with a file name it says (exit
- * code 1) whether that file is out of date.
+ * state-print: the life-cycle table as a page for the docs. Without an argument it prints; with a
+ * file name it says (exit code 1) whether that file is out of date.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,16 +17,17 @@
 
 static void put_head(struct buf *b)
 {
-	buf_puts(b,
-		 "# The life cycle of a sandbox\n"
-		 "\n"
-		 "Printed by `state-print` from `src/state/table.c`, which the control plane and the node both use; do not\n"
-		 "edit this page (`state-print > docs/life-cycle.md`). A transition that is not built yet is marked in the\n"
-		 "last column but one; the operation that would need it answers 501.\n"
-		 "\n"
-		 "*Generation*: a new execution begins with this transition. *Ends*: capabilities and streams of the running\n"
-		 "execution are revoked. A request that finds its result already there succeeds and changes nothing.\n"
-		 "\n");
+	buf_puts(
+		b,
+		"# The life cycle of a sandbox\n"
+		"\n"
+		"Printed by `state-print` from `src/state/table.c`, which the control plane and the node both use; do not\n"
+		"edit this page (`state-print > docs/life-cycle.md`). A transition that is not built yet is marked in the\n"
+		"last column but one; the operation that would need it answers 501.\n"
+		"\n"
+		"*Generation*: a new execution begins with this transition. *Ends*: capabilities and streams of the running\n"
+		"execution are revoked. A request that finds its result already there succeeds and changes nothing.\n"
+		"\n");
 }
 
 /* Mermaid's names of states have no dash. */
@@ -58,12 +59,15 @@ static void put_diagram(struct buf *b, bool reachable)
 
 static void put_table(struct buf *b)
 {
-	buf_puts(b, "| state | event | next state | generation | ends | built | |\n| --- | --- | --- | --- | --- | --- | --- |\n");
+	buf_puts(
+		b,
+		"| state | event | next state | generation | ends | built | |\n| --- | --- | --- | --- | --- | --- | --- |\n");
 	for (unsigned i = 0; i < life_rules_len; i++) {
 		const struct life_rule *r = &life_rules[i];
 
-		buf_putf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", life_state_names[r->from], life_event_names[r->event],
-			 life_state_names[r->to], r->generation_grows ? "grows" : "", r->ends_execution ? "ends" : "",
+		buf_putf(b, "| %s | %s | %s | %s | %s | %s | %s |\n", life_state_names[r->from],
+			 life_event_names[r->event], life_state_names[r->to],
+			 r->generation_grows ? "grows" : "", r->ends_execution ? "ends" : "",
 			 r->reachable ? "yes" : "no", r->note);
 	}
 }
@@ -79,7 +83,9 @@ static int compare(const char *path, const char *page, size_t n)
 		return EXIT_FAILURE;
 	}
 	if (len != n || memcmp(have, page, n) != 0) {
-		fprintf(stderr, "%s is not what src/state/table.c says; make it anew: state-print > %s\n", path, path);
+		fprintf(stderr,
+			"%s is not what src/state/table.c says; make it anew: state-print > %s\n",
+			path, path);
 		return EXIT_FAILURE;
 	}
 	return EXIT_SUCCESS;

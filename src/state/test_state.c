@@ -12,7 +12,8 @@
 static void test_one_rule_each(void **st)
 {
 	for (unsigned i = 0; i < life_rules_len; i++)
-		assert_ptr_equal(life_find(life_rules[i].from, life_rules[i].event), &life_rules[i]);
+		assert_ptr_equal(life_find(life_rules[i].from, life_rules[i].event),
+				 &life_rules[i]);
 }
 
 /* Marks every state that can be reached from `from` by rules that `use` allows. */
@@ -34,12 +35,17 @@ static void test_every_state_comes_up(void **st)
 	flood(LIFE_NONE, true, built);
 	for (int i = 0; i < LIFE_STATE_COUNT; i++)
 		assert_true(all[i]);
-	/* A row is marked as built exactly in states that can come up now, for events that are built. */
+	/*
+	 * A row is marked as built exactly in states that can come up now, for events that are
+	 * built.
+	 */
 	for (unsigned i = 0; i < life_rules_len; i++)
 		if (life_rules[i].reachable)
 			assert_true(built[life_rules[i].from]);
-	assert_true(built[LIFE_RUNNING] && built[LIFE_STOPPED] && built[LIFE_FAILED] && built[LIFE_STARTING]);
-	assert_false(built[LIFE_PAUSED] || built[LIFE_SUSPENDED] || built[LIFE_MOVING] || built[LIFE_FORKING]);
+	assert_true(built[LIFE_RUNNING] && built[LIFE_STOPPED] && built[LIFE_FAILED] &&
+		    built[LIFE_STARTING]);
+	assert_false(built[LIFE_PAUSED] || built[LIFE_SUSPENDED] || built[LIFE_MOVING] ||
+		     built[LIFE_FORKING]);
 }
 
 static void test_every_state_has_a_way_out(void **st)
@@ -51,7 +57,8 @@ static void test_every_state_has_a_way_out(void **st)
 		assert_true(seen[LIFE_NONE]);
 		if (s != LIFE_DELETING) {
 			assert_non_null(life_find((enum life_state)s, LIFE_EV_DELETE));
-			assert_int_equal(life_find((enum life_state)s, LIFE_EV_DELETE)->to, LIFE_DELETING);
+			assert_int_equal(life_find((enum life_state)s, LIFE_EV_DELETE)->to,
+					 LIFE_DELETING);
 		}
 		assert_non_null(life_find((enum life_state)s, LIFE_EV_CRASH));
 		assert_non_null(life_find((enum life_state)s, LIFE_EV_NODE_LOST));
@@ -60,8 +67,10 @@ static void test_every_state_has_a_way_out(void **st)
 
 static void test_transitions_end(void **st)
 {
-	static const enum life_state in[] = { LIFE_CREATING, LIFE_PAUSING, LIFE_RESUMING, LIFE_SUSPENDING, LIFE_RESTORING,
-		LIFE_MOVING, LIFE_STOPPING, LIFE_STARTING, LIFE_FORKING, LIFE_ROLLING_BACK, LIFE_DELETING };
+	static const enum life_state in[] = { LIFE_CREATING,	 LIFE_PAUSING,	 LIFE_RESUMING,
+					      LIFE_SUSPENDING,	 LIFE_RESTORING, LIFE_MOVING,
+					      LIFE_STOPPING,	 LIFE_STARTING,	 LIFE_FORKING,
+					      LIFE_ROLLING_BACK, LIFE_DELETING };
 	size_t n = 0;
 
 	for (int s = 0; s < LIFE_STATE_COUNT; s++)
@@ -76,13 +85,17 @@ static void test_transitions_end(void **st)
 	assert_false(life_serves(LIFE_STOPPED));
 }
 
-/* The generation grows with create, start, restore, rollback, move, recovery and reboot, and with nothing else. */
+/*
+ * The generation grows with create, start, restore, rollback, move, recovery and reboot, and with
+ * nothing else.
+ */
 static void test_generation(void **st)
 {
 	for (unsigned i = 0; i < life_rules_len; i++) {
 		const struct life_rule *r = &life_rules[i];
-		bool begins = r->to == LIFE_CREATING || r->to == LIFE_STARTING || r->to == LIFE_RESTORING ||
-			      r->to == LIFE_MOVING || r->to == LIFE_ROLLING_BACK;
+		bool begins = r->to == LIFE_CREATING || r->to == LIFE_STARTING ||
+			      r->to == LIFE_RESTORING || r->to == LIFE_MOVING ||
+			      r->to == LIFE_ROLLING_BACK;
 
 		assert_int_equal(r->generation_grows, begins);
 		assert_true(strlen(r->note) > 0);

@@ -1,7 +1,7 @@
 /*
- * Inside store/: one connection to a database. Statements are prepared once per connection and found by their text, which
- * must be a literal. Errors: -EAGAIN busy, -EEXIST and -ENOENT constraints (unique, foreign key), -ENOSPC, -EROFS, -EUCLEAN
- * damaged, -EIO.
+ * Inside store/: one connection to a database. Statements are prepared once per connection and
+ * found by their text, which must be a literal. Errors: -EAGAIN busy, -EEXIST and -ENOENT
+ * constraints (unique, foreign key), -ENOSPC, -EROFS, -EUCLEAN damaged, -EIO.
  */
 #ifndef STORE_DB_H
 #define STORE_DB_H
@@ -25,7 +25,8 @@ void db_close(struct db *db);
 int db_now(struct db *db, int64_t *ret_ms, struct err *e);
 
 /* Rows changed, or negative errno. db_exec(db, e, sql, DB_STR(a), DB_INT(b)) */
-int db_exec_args(struct db *db, struct err *e, const char *sql, const struct db_arg *args, size_t n);
+int db_exec_args(struct db *db, struct err *e, const char *sql, const struct db_arg *args,
+		 size_t n);
 #define DB_ARGS(...) ((const struct db_arg[]){ __VA_ARGS__ __VA_OPT__(,) DB_INT(0) })
 #define DB_N_ARGS(...) (sizeof(DB_ARGS(__VA_ARGS__)) / sizeof(struct db_arg) - 1)
 #define db_exec(db, e, sql, ...) db_exec_args((db), (e), (sql), DB_ARGS(__VA_ARGS__), DB_N_ARGS(__VA_ARGS__))
@@ -34,7 +35,8 @@ int db_exec_args(struct db *db, struct err *e, const char *sql, const struct db_
 struct db_rows { struct db *db; struct db_stmt *stmt; };
 #define autorows __attribute__((cleanup(db_rows_end)))
 void db_rows_end(struct db_rows *r);
-int db_query_args(struct db *db, struct err *e, struct db_rows *ret, const char *sql, const struct db_arg *args, size_t n);
+int db_query_args(struct db *db, struct err *e, struct db_rows *ret, const char *sql,
+		  const struct db_arg *args, size_t n);
 #define db_query(db, e, ret, sql, ...) \
 	db_query_args((db), (e), (ret), (sql), DB_ARGS(__VA_ARGS__), DB_N_ARGS(__VA_ARGS__))
 int db_next(struct db_rows *r, struct err *e);           /* 1 = a row, 0 = end, negative errno */

@@ -58,7 +58,8 @@ static int db_errno(int code)
 
 static int db_fail(struct db *db, struct err *e)
 {
-	return err_set(e, db_errno(sqlite3_extended_errcode(db->sq)), "database: %s", sqlite3_errmsg(db->sq));
+	return err_set(e, db_errno(sqlite3_extended_errcode(db->sq)), "database: %s",
+		       sqlite3_errmsg(db->sq));
 }
 
 static int db_script(struct db *db, const char *sql, struct err *e)
@@ -66,7 +67,10 @@ static int db_script(struct db *db, const char *sql, struct err *e)
 	return sqlite3_exec(db->sq, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : db_fail(db, e);
 }
 
-/* The change to WAL does not wait for other connections as other statements do (sqlite3_busy_timeout). */
+/*
+ * The change to WAL does not wait for other connections as other statements do
+ * (sqlite3_busy_timeout).
+ */
 static int db_wal(struct db *db, struct err *e)
 {
 	int r = -EAGAIN;
@@ -80,9 +84,9 @@ static int db_wal(struct db *db, struct err *e)
 }
 
 /*
- * SQLite would make the file 0644; several users of one group share it, so the umask alone decides. Only a new file is
- * opened here: closing a descriptor of the file would drop the locks that other connections of this process hold
- * (fcntl(2), advisory record locking).
+ * SQLite would make the file 0644; several users of one group share it, so the umask alone decides.
+ * Only a new file is opened here: closing a descriptor of the file would drop the locks that other
+ * connections of this process hold (fcntl(2), advisory record locking).
  */
 static int db_make_file(const char *path, struct err *e)
 {
@@ -94,13 +98,14 @@ static int db_make_file(const char *path, struct err *e)
 }
 
 /*
- * The file lies in a folder of a service, and root opens it too: what the service puts there as a link is not followed.
- * SQLite looks at the whole path, and a folder above may well be a link.
+ * The file lies in a folder of a service, and root opens it too: what the service puts there as a
+ * link is not followed. SQLite looks at the whole path, and a folder above may well be a link.
  */
 static char *db_real_path(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	autofree char *dir = slash ? x_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : x_strdup(".");
+	autofree char *dir =
+		slash ? x_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : x_strdup(".");
 	autofree char *real = realpath(dir, NULL);
 
 	return real ? x_asprintf("%s/%s", real, slash ? slash + 1 : path) : NULL;
@@ -112,8 +117,10 @@ int db_open(const char *path, struct db **ret, struct err *e)
 	autofree char *real = db_real_path(path);
 	int r = real ? db_make_file(real, e) : err_errno(e, -errno, "database");
 
-	if (r == 0 && sqlite3_open_v2(real, &db->sq, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW,
-				      NULL) != SQLITE_OK)
+	if (r == 0 &&
+	    sqlite3_open_v2(real, &db->sq,
+			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_NOFOLLOW,
+			    NULL) != SQLITE_OK)
 		r = db_fail(db, e);
 	if (r == 0) {
 		sqlite3_extended_result_codes(db->sq, 1);
@@ -161,7 +168,8 @@ static int db_prepare(struct db *db, const char *sql, struct db_stmt **ret, stru
 	}
 	assert(db->n_stmts < DB_STMTS_MAX);
 	s = &db->stmts[db->n_stmts];
-	if (sqlite3_prepare_v3(db->sq, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->st, NULL) != SQLITE_OK)
+	if (sqlite3_prepare_v3(db->sq, sql, -1, SQLITE_PREPARE_PERSISTENT, &s->st, NULL) !=
+	    SQLITE_OK)
 		return db_fail(db, e);
 	s->sql = sql;
 	db->n_stmts++;
@@ -169,7 +177,8 @@ static int db_prepare(struct db *db, const char *sql, struct db_stmt **ret, stru
 	return 0;
 }
 
-static int db_start(struct db *db, struct err *e, const char *sql, const struct db_arg *args, size_t n, struct db_stmt **ret)
+static int db_start(struct db *db, struct err *e, const char *sql, const struct db_arg *args,
+		    size_t n, struct db_stmt **ret)
 {
 	struct db_stmt *s = NULL;
 	int r = db_prepare(db, sql, &s, e);
@@ -206,7 +215,8 @@ int db_exec_args(struct db *db, struct err *e, const char *sql, const struct db_
 	return r;
 }
 
-int db_query_args(struct db *db, struct err *e, struct db_rows *ret, const char *sql, const struct db_arg *args, size_t n)
+int db_query_args(struct db *db, struct err *e, struct db_rows *ret, const char *sql,
+		  const struct db_arg *args, size_t n)
 {
 	struct db_stmt *s;
 	int r = db_start(db, e, sql, args, n, &s);

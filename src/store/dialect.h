@@ -1,6 +1,7 @@
 /*
- * Where the two databases differ; everything else in store/ is SQL that SQLite 3.35 and PostgreSQL 12 take alike (upsert,
- * RETURNING, partial indexes, $n parameters). Who adds a database adds a column here and a db_*.c.
+ * Where the two databases differ; everything else in store/ is SQL that SQLite 3.35 and PostgreSQL
+ * 12 take alike (upsert, RETURNING, partial indexes, $n parameters). Who adds a database adds a
+ * column here and a db_*.c.
  *
  *	                        SQLite                                   PostgreSQL
  *	a growing number        INTEGER PRIMARY KEY AUTOINCREMENT        BIGSERIAL PRIMARY KEY

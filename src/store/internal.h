@@ -16,13 +16,18 @@ int store_grow(void **array, size_t n, size_t size, struct err *e);
 
 #define autosandbox __attribute__((cleanup(store_sandbox_done)))
 /* The row, locked in a transaction; deleted ones are -ENOENT. */
-int sandbox_load(struct store *s, const char *id, const char *tenant, struct store_sandbox *ret, struct err *e);
+int sandbox_load(struct store *s, const char *id, const char *tenant, struct store_sandbox *ret,
+		 struct err *e);
 int sandbox_insert(struct store *s, const struct store_sandbox *b, int64_t now_ms, struct err *e);
 int execution_insert(struct store *s, const struct store_sandbox *b, int64_t now_ms, struct err *e);
 int execution_end(struct store *s, const char *sandbox, int64_t now_ms, struct err *e);
-int sandbox_set(struct store *s, const char *id, enum life_state desired, enum life_state observed, const char *reason,
-		struct err *e);
-/* 1: *ret is the newest unfinished operation of the sandbox (ret may be NULL), 0: none. except: an id that does not count. */
-int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct store_op *ret, struct err *e);
+int sandbox_set(struct store *s, const char *id, enum life_state desired, enum life_state observed,
+		const char *reason, struct err *e);
+/*
+ * 1: *ret is the newest unfinished operation of the sandbox (ret may be NULL), 0: none. except: an
+ * id that does not count.
+ */
+int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct store_op *ret,
+		  struct err *e);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * Theory of operation. An operation is queued, then claimed (perhaps several times: a lease that ran out, a release), then
- * done or failed. A claim is (claimer, tries): `tries` grows with each claim, so that a claimer whose lease ran out and who
- * comes again later does not pass for the newer claim, even when both have one name.
+ * Theory of operation. An operation is queued, then claimed (perhaps several times: a lease that
+ * ran out, a release), then done or failed. A claim is (claimer, tries): `tries` grows with each
+ * claim, so that a claimer whose lease ran out and who comes again later does not pass for the
+ * newer claim, even when both have one name.
  *
  * Invariants, kept by one transaction each:
  *  - a sandbox is in a transition if and only if it has an unfinished operation (only the oldest one counts; behind it
@@ -23,7 +24,7 @@
 static const char *const op_state_names[] = { "queued", "claimed", "done", "failed" };
 static_assert(ARRAY_LEN(op_state_names) == STORE_OP_STATE_COUNT, "names");
 
-#define OP_COLS \
+#define OP_COLS                                                                                                                    \
 	"o.id, o.sandbox, o.tenant, o.kind, o.generation, o.state, o.claimer, o.lease_until_ms, o.tries, o.request_id, o.err_num," \
 	" o.err_code, o.err_text"
 #define OP_UNFINISHED "o.state IN ('queued', 'claimed')"
@@ -31,7 +32,9 @@ static_assert(ARRAY_LEN(op_state_names) == STORE_OP_STATE_COUNT, "names");
 /* What a request wants in the end. */
 static enum life_state op_target(enum life_event kind)
 {
-	return kind == LIFE_EV_DELETE ? LIFE_NONE : kind == LIFE_EV_STOP ? LIFE_STOPPED : LIFE_RUNNING;
+	return kind == LIFE_EV_DELETE ? LIFE_NONE
+	       : kind == LIFE_EV_STOP ? LIFE_STOPPED
+				      : LIFE_RUNNING;
 }
 
 static int name_of(const char *s, const char *const *names, int n)
@@ -59,7 +62,8 @@ static int op_read(const struct db_rows *q, struct store_op *o, struct err *e)
 	if (kind < 0 || state < 0 || str_copy(o->sandbox, sizeof(o->sandbox), db_str(q, 1)) < 0 ||
 	    str_copy(o->tenant, sizeof(o->tenant), db_str(q, 2)) < 0 ||
 	    str_copy(o->claimer, sizeof(o->claimer), db_str(q, 6)) < 0)
-		return err_set(e, -EUCLEAN, "the row of operation %lld is malformed", (long long)o->id);
+		return err_set(e, -EUCLEAN, "the row of operation %lld is malformed",
+			       (long long)o->id);
 	str_copy(o->request_id, sizeof(o->request_id), db_str(q, 9));
 	str_copy(o->err_code, sizeof(o->err_code), db_str(q, 11));
 	str_copy(o->err_text, sizeof(o->err_text), db_str(q, 12));
@@ -78,11 +82,13 @@ static int op_one(struct db_rows *q, struct store_op *ret, struct err *e)
 	return r < 0 ? r : 1;
 }
 
-int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct store_op *ret, struct err *e)
+int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct store_op *ret,
+		  struct err *e)
 {
 	autorows struct db_rows q = { 0 };
 	int r = db_query(s->db, e, &q,
-			 "SELECT " OP_COLS " FROM operations o WHERE o.sandbox = $1 AND o.id <> $2 AND " OP_UNFINISHED
+			 "SELECT " OP_COLS
+			 " FROM operations o WHERE o.sandbox = $1 AND o.id <> $2 AND " OP_UNFINISHED
 			 " ORDER BY o.id DESC LIMIT 1",
 			 DB_STR(sandbox), DB_INT(except));
 
@@ -92,7 +98,8 @@ int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct s
 int store_op_get(struct store *s, int64_t id, struct store_op *ret, struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q, "SELECT " OP_COLS " FROM operations o WHERE o.id = $1", DB_INT(id));
+	int r = db_query(s->db, e, &q, "SELECT " OP_COLS " FROM operations o WHERE o.id = $1",
+			 DB_INT(id));
 
 	if (r == 0)
 		r = op_one(&q, ret, e);
@@ -111,12 +118,13 @@ static int op_insert(struct store *s, struct store_op *o, int64_t now_ms, struct
 
 	o->lease_until_ms = claimed ? now_ms + STORE_LEASE_MS : 0;
 	o->tries = claimed ? 1 : 0;
-	r = db_query(s->db, e, &q,
-		     "INSERT INTO operations (sandbox, tenant, kind, generation, state, claimer, lease_until_ms, tries, request_id,"
-		     " created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id",
-		     DB_STR(o->sandbox), DB_STR(o->tenant), DB_STR(life_event_names[o->kind]), DB_INT(o->generation),
-		     DB_STR(op_state_names[o->state]), DB_STR(o->claimer), DB_INT(o->lease_until_ms), DB_INT(o->tries),
-		     DB_STR(o->request_id), DB_INT(now_ms));
+	r = db_query(
+		s->db, e, &q,
+		"INSERT INTO operations (sandbox, tenant, kind, generation, state, claimer, lease_until_ms, tries, request_id,"
+		" created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id",
+		DB_STR(o->sandbox), DB_STR(o->tenant), DB_STR(life_event_names[o->kind]),
+		DB_INT(o->generation), DB_STR(op_state_names[o->state]), DB_STR(o->claimer),
+		DB_INT(o->lease_until_ms), DB_INT(o->tries), DB_STR(o->request_id), DB_INT(now_ms));
 	if (r == 0)
 		r = db_next(&q, e);
 	if (r <= 0)
@@ -125,13 +133,15 @@ static int op_insert(struct store *s, struct store_op *o, int64_t now_ms, struct
 	return 0;
 }
 
-static int op_init(struct store_op *o, const struct store_sandbox *b, enum life_event kind, enum store_op_state state,
-		   const char *claimer, const char *request_id, struct err *e)
+static int op_init(struct store_op *o, const struct store_sandbox *b, enum life_event kind,
+		   enum store_op_state state, const char *claimer, const char *request_id,
+		   struct err *e)
 {
 	*o = (struct store_op){ .kind = kind, .generation = b->generation, .state = state };
 	str_copy(o->sandbox, sizeof(o->sandbox), b->id);
 	str_copy(o->tenant, sizeof(o->tenant), b->tenant);
-	if (str_copy(o->claimer, sizeof(o->claimer), state == STORE_OP_CLAIMED ? claimer : "") < 0 ||
+	if (str_copy(o->claimer, sizeof(o->claimer), state == STORE_OP_CLAIMED ? claimer : "") <
+		    0 ||
 	    str_copy(o->request_id, sizeof(o->request_id), request_id) < 0)
 		return err_set(e, -EINVAL, "the claimer's name or the request ID is too long");
 	return 0;
@@ -148,14 +158,16 @@ static int create_check(const struct store_sandbox *b, struct err *e)
 		return r;
 	if (b->generation != 1)
 		return err_set(e, -EINVAL, "a new sandbox begins with generation 1");
-	if ((b->metadata && strlen(b->metadata) > STORE_JSON_MAX) || (b->env && strlen(b->env) > STORE_JSON_MAX) ||
+	if ((b->metadata && strlen(b->metadata) > STORE_JSON_MAX) ||
+	    (b->env && strlen(b->env) > STORE_JSON_MAX) ||
 	    (b->options && strlen(b->options) > STORE_JSON_MAX))
-		return err_set(e, -E2BIG, "metadata, env and options have at most %d bytes each", STORE_JSON_MAX);
+		return err_set(e, -E2BIG, "metadata, env and options have at most %d bytes each",
+			       STORE_JSON_MAX);
 	return 0;
 }
 
-int store_create(struct store *s, const struct store_sandbox *b, const char *claimer, const char *request_id,
-		 struct store_op *ret, struct err *e)
+int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
+		 const char *request_id, struct store_op *ret, struct err *e)
 {
 	autotx struct db_tx tx = { 0 };
 	struct store_op o;
@@ -196,14 +208,17 @@ static int next_execution(struct store *s, struct store_sandbox *b, int64_t now_
 	if (r == 0)
 		r = execution_insert(s, b, now_ms, e);
 	if (r == 0)
-		r = db_exec(s->db, e, "UPDATE sandboxes SET generation = $2, activation = $3, attempt = $4 WHERE id = $1",
-			    DB_STR(b->id), DB_INT(b->generation), DB_STR(act), DB_INT(b->attempt));
+		r = db_exec(
+			s->db, e,
+			"UPDATE sandboxes SET generation = $2, activation = $3, attempt = $4 WHERE id = $1",
+			DB_STR(b->id), DB_INT(b->generation), DB_STR(act), DB_INT(b->attempt));
 	return r < 0 ? r : 0;
 }
 
 /* Nothing is unfinished: the table decides, and the transition begins here. */
-static int submit_now(struct store *s, struct store_sandbox *b, enum life_event kind, const char *claimer,
-		      const char *request_id, int64_t now_ms, struct store_op *ret, struct err *e)
+static int submit_now(struct store *s, struct store_sandbox *b, enum life_event kind,
+		      const char *claimer, const char *request_id, int64_t now_ms,
+		      struct store_op *ret, struct err *e)
 {
 	const struct life_rule *rule = NULL;
 	int r = life_check(b->observed, kind, &rule, e);
@@ -221,8 +236,9 @@ static int submit_now(struct store *s, struct store_sandbox *b, enum life_event 
 }
 
 /* Behind an operation that runs, only a delete may wait, and only one. */
-static int submit_behind(struct store *s, struct store_sandbox *b, const struct store_op *last, enum life_event kind,
-			 const char *request_id, int64_t now_ms, struct store_op *ret, struct err *e)
+static int submit_behind(struct store *s, struct store_sandbox *b, const struct store_op *last,
+			 enum life_event kind, const char *request_id, int64_t now_ms,
+			 struct store_op *ret, struct err *e)
 {
 	int r;
 
@@ -231,8 +247,10 @@ static int submit_behind(struct store *s, struct store_sandbox *b, const struct 
 		return 0;
 	}
 	if (kind != LIFE_EV_DELETE)
-		return err_set_code(e, -EBUSY, "in-transition", "the sandbox is %s; try \"%s\" again when that has ended",
-				    last->kind == LIFE_EV_DELETE ? life_state_names[LIFE_DELETING] : life_state_names[b->observed],
+		return err_set_code(e, -EBUSY, "in-transition",
+				    "the sandbox is %s; try \"%s\" again when that has ended",
+				    last->kind == LIFE_EV_DELETE ? life_state_names[LIFE_DELETING]
+								 : life_state_names[b->observed],
 				    life_event_names[kind]);
 	r = op_init(ret, b, kind, STORE_OP_QUEUED, "", request_id, e);
 	if (r == 0)
@@ -240,8 +258,8 @@ static int submit_behind(struct store *s, struct store_sandbox *b, const struct 
 	return r == 0 ? op_insert(s, ret, now_ms, e) : r;
 }
 
-int store_submit(struct store *s, const char *sandbox, const char *tenant, enum life_event kind, const char *claimer,
-		 const char *request_id, struct store_op *ret, struct err *e)
+int store_submit(struct store *s, const char *sandbox, const char *tenant, enum life_event kind,
+		 const char *claimer, const char *request_id, struct store_op *ret, struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	autotx struct db_tx tx = { 0 };
@@ -273,33 +291,40 @@ int store_submit(struct store *s, const char *sandbox, const char *tenant, enum 
 
 /* ---- Claims ---- */
 
-/* 1 and the oldest operation that may be claimed now: the first of its sandbox, queued and due, or its lease ran out. */
+/*
+ * 1 and the oldest operation that may be claimed now: the first of its sandbox, queued and due, or
+ * its lease ran out.
+ */
 static int claim_candidate(struct store *s, int64_t now_ms, struct store_op *ret, struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q,
-			 "SELECT " OP_COLS " FROM operations o WHERE ((o.state = 'queued' AND o.not_before_ms <= $1)"
-			 " OR (o.state = 'claimed' AND o.lease_until_ms <= $1))"
-			 " AND NOT EXISTS (SELECT 1 FROM operations p WHERE p.sandbox = o.sandbox AND p.id < o.id"
-			 " AND p.state IN ('queued', 'claimed')) ORDER BY o.id LIMIT 1" DIALECT_SKIP_LOCKED,
-			 DB_INT(now_ms));
+	int r = db_query(
+		s->db, e, &q,
+		"SELECT " OP_COLS
+		" FROM operations o WHERE ((o.state = 'queued' AND o.not_before_ms <= $1)"
+		" OR (o.state = 'claimed' AND o.lease_until_ms <= $1))"
+		" AND NOT EXISTS (SELECT 1 FROM operations p WHERE p.sandbox = o.sandbox AND p.id < o.id"
+		" AND p.state IN ('queued', 'claimed')) ORDER BY o.id LIMIT 1" DIALECT_SKIP_LOCKED,
+		DB_INT(now_ms));
 
 	return r < 0 ? r : op_one(&q, ret, e);
 }
 
-static int op_end(struct store *s, const struct store_op *o, enum store_op_state state, const struct err *failure, int64_t now_ms,
-		  struct err *e)
+static int op_end(struct store *s, const struct store_op *o, enum store_op_state state,
+		  const struct err *failure, int64_t now_ms, struct err *e)
 {
-	return db_exec(s->db, e,
-		       "UPDATE operations SET state = $4, err_num = $5, err_code = $6, err_text = $7, finished_ms = $8"
-		       " WHERE id = $1 AND state IN ('queued', 'claimed') AND claimer = $2 AND tries = $3",
-		       DB_INT(o->id), DB_STR(o->claimer), DB_INT(o->tries), DB_STR(op_state_names[state]),
-		       DB_INT(failure ? failure->num : 0), DB_STR(failure ? err_code(failure) : ""),
-		       DB_STR(failure ? failure->text : ""), DB_INT(now_ms));
+	return db_exec(
+		s->db, e,
+		"UPDATE operations SET state = $4, err_num = $5, err_code = $6, err_text = $7, finished_ms = $8"
+		" WHERE id = $1 AND state IN ('queued', 'claimed') AND claimer = $2 AND tries = $3",
+		DB_INT(o->id), DB_STR(o->claimer), DB_INT(o->tries), DB_STR(op_state_names[state]),
+		DB_INT(failure ? failure->num : 0), DB_STR(failure ? err_code(failure) : ""),
+		DB_STR(failure ? failure->text : ""), DB_INT(now_ms));
 }
 
 /* For a delete that waited, the transition begins with its claim. */
-static int claim_begin(struct store *s, const struct store_op *o, const struct store_sandbox *b, struct err *e)
+static int claim_begin(struct store *s, const struct store_op *o, const struct store_sandbox *b,
+		       struct err *e)
 {
 	const struct life_rule *rule = life_find(b->observed, o->kind);
 
@@ -309,7 +334,8 @@ static int claim_begin(struct store *s, const struct store_op *o, const struct s
 }
 
 /* 0 claimed; 1 dropped, look for another. */
-static int claim_take(struct store *s, struct store_op *o, const char *claimer, int64_t now_ms, struct err *e)
+static int claim_take(struct store *s, struct store_op *o, const char *claimer, int64_t now_ms,
+		      struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	struct err superseded = { 0 };
@@ -318,7 +344,8 @@ static int claim_take(struct store *s, struct store_op *o, const char *claimer, 
 	if (r < 0)
 		return r;
 	if (o->kind != LIFE_EV_DELETE && o->generation < b.generation) {
-		err_set_code(&superseded, -ESTALE, "execution-replaced", "decided for generation %llu; %llu is there",
+		err_set_code(&superseded, -ESTALE, "execution-replaced",
+			     "decided for generation %llu; %llu is there",
 			     (unsigned long long)o->generation, (unsigned long long)b.generation);
 		r = op_end(s, o, STORE_OP_FAILED, &superseded, now_ms, e);
 		return r < 0 ? r : 1;
@@ -328,8 +355,10 @@ static int claim_take(struct store *s, struct store_op *o, const char *claimer, 
 	o->state = STORE_OP_CLAIMED;
 	o->lease_until_ms = now_ms + STORE_LEASE_MS;
 	o->tries++;
-	r = db_exec(s->db, e, "UPDATE operations SET state = 'claimed', claimer = $2, lease_until_ms = $3, tries = $4 WHERE id = $1",
-		    DB_INT(o->id), DB_STR(claimer), DB_INT(o->lease_until_ms), DB_INT(o->tries));
+	r = db_exec(
+		s->db, e,
+		"UPDATE operations SET state = 'claimed', claimer = $2, lease_until_ms = $3, tries = $4 WHERE id = $1",
+		DB_INT(o->id), DB_STR(claimer), DB_INT(o->lease_until_ms), DB_INT(o->tries));
 	return r < 0 ? r : claim_begin(s, o, &b, e);
 }
 
@@ -368,7 +397,8 @@ int store_claim(struct store *s, const char *claimer, struct store_op *ret, stru
 
 static int claim_lost(const struct store_op *op, struct err *e)
 {
-	return err_set_code(e, -ESTALE, "claim-lost", "operation %lld is not claimed by \"%s\" any more", (long long)op->id,
+	return err_set_code(e, -ESTALE, "claim-lost",
+			    "operation %lld is not claimed by \"%s\" any more", (long long)op->id,
 			    op->claimer);
 }
 
@@ -378,9 +408,11 @@ int store_renew(struct store *s, const struct store_op *op, struct err *e)
 	int r = store_now(s, &now, e);
 
 	if (r == 0)
-		r = db_exec(s->db, e,
-			    "UPDATE operations SET lease_until_ms = $4 WHERE id = $1 AND state = 'claimed' AND claimer = $2 AND tries = $3",
-			    DB_INT(op->id), DB_STR(op->claimer), DB_INT(op->tries), DB_INT(now + STORE_LEASE_MS));
+		r = db_exec(
+			s->db, e,
+			"UPDATE operations SET lease_until_ms = $4 WHERE id = $1 AND state = 'claimed' AND claimer = $2 AND tries = $3",
+			DB_INT(op->id), DB_STR(op->claimer), DB_INT(op->tries),
+			DB_INT(now + STORE_LEASE_MS));
 	if (r < 0)
 		return r;
 	return r == 0 ? claim_lost(op, e) : 0;
@@ -392,10 +424,12 @@ int store_release(struct store *s, const struct store_op *op, int64_t retry_in_m
 	int r = store_now(s, &now, e);
 
 	if (r == 0)
-		r = db_exec(s->db, e,
-			    "UPDATE operations SET state = 'queued', claimer = '', lease_until_ms = 0, not_before_ms = $4"
-			    " WHERE id = $1 AND state = 'claimed' AND claimer = $2 AND tries = $3",
-			    DB_INT(op->id), DB_STR(op->claimer), DB_INT(op->tries), DB_INT(now + retry_in_ms));
+		r = db_exec(
+			s->db, e,
+			"UPDATE operations SET state = 'queued', claimer = '', lease_until_ms = 0, not_before_ms = $4"
+			" WHERE id = $1 AND state = 'claimed' AND claimer = $2 AND tries = $3",
+			DB_INT(op->id), DB_STR(op->claimer), DB_INT(op->tries),
+			DB_INT(now + retry_in_ms));
 	if (r < 0)
 		return r;
 	return r == 0 ? claim_lost(op, e) : 0;
@@ -403,38 +437,47 @@ int store_release(struct store *s, const struct store_op *op, int64_t retry_in_m
 
 /* ---- The end ---- */
 
-static int finish_check(const struct store_sandbox *b, enum life_state observed, bool failed, struct err *e)
+static int finish_check(const struct store_sandbox *b, enum life_state observed, bool failed,
+			struct err *e)
 {
-	const struct life_rule *rule = life_find(b->observed, failed ? LIFE_EV_FAILED : LIFE_EV_DONE);
+	const struct life_rule *rule =
+		life_find(b->observed, failed ? LIFE_EV_FAILED : LIFE_EV_DONE);
 
 	if (rule && rule->to == observed)
 		return 0;
-	return err_set_code(e, -EINVAL, "wrong-state", "a sandbox that is %s does not become %s when that has %s",
+	return err_set_code(e, -EINVAL, "wrong-state",
+			    "a sandbox that is %s does not become %s when that has %s",
 			    life_state_names[b->observed],
-			    (unsigned)observed < LIFE_STATE_COUNT ? life_state_names[observed] : "?", failed ? "failed" : "ended");
+			    (unsigned)observed < LIFE_STATE_COUNT ? life_state_names[observed]
+								  : "?",
+			    failed ? "failed" : "ended");
 }
 
 /* Nothing of the user stays in a tombstone. */
 static int finish_deleted(struct store *s, const char *sandbox, int64_t now_ms, struct err *e)
 {
-	int r = db_exec(s->db, e,
-			"UPDATE sandboxes SET deleted_ms = $2, metadata = '{}', env = '{}', options = '{}' WHERE id = $1",
-			DB_STR(sandbox), DB_INT(now_ms));
+	int r = db_exec(
+		s->db, e,
+		"UPDATE sandboxes SET deleted_ms = $2, metadata = '{}', env = '{}', options = '{}' WHERE id = $1",
+		DB_STR(sandbox), DB_INT(now_ms));
 
 	return r < 0 ? r : 0;
 }
 
-static int finish_sandbox(struct store *s, const struct store_op *op, const struct store_sandbox *b, enum life_state observed,
-			  const struct err *failure, int64_t now_ms, struct err *e)
+static int finish_sandbox(struct store *s, const struct store_op *op, const struct store_sandbox *b,
+			  enum life_state observed, const struct err *failure, int64_t now_ms,
+			  struct err *e)
 {
 	int waits = op_unfinished(s, b->id, op->id, NULL, e), r;
 
 	if (waits < 0)
 		return waits;
 	/* After a failure nobody wants again what could not be had, unless a delete waits. */
-	r = sandbox_set(s, b->id, failure && !waits ? observed : b->desired, observed, failure ? failure->text : "", e);
+	r = sandbox_set(s, b->id, failure && !waits ? observed : b->desired, observed,
+			failure ? failure->text : "", e);
 	if (r == 0 && observed == LIFE_RUNNING)
-		r = db_exec(s->db, e, "UPDATE sandboxes SET started_ms = $2 WHERE id = $1", DB_STR(b->id), DB_INT(now_ms));
+		r = db_exec(s->db, e, "UPDATE sandboxes SET started_ms = $2 WHERE id = $1",
+			    DB_STR(b->id), DB_INT(now_ms));
 	else if (r == 0)
 		r = execution_end(s, b->id, now_ms, e);
 	if (r >= 0 && observed == LIFE_NONE)
@@ -442,7 +485,8 @@ static int finish_sandbox(struct store *s, const struct store_op *op, const stru
 	return r < 0 ? r : 0;
 }
 
-int store_finish(struct store *s, const struct store_op *op, enum life_state observed, const struct err *failure, struct err *e)
+int store_finish(struct store *s, const struct store_op *op, enum life_state observed,
+		 const struct err *failure, struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	autotx struct db_tx tx = { 0 };

@@ -12,7 +12,7 @@
 #define LIST_LIMIT_MAX 1000
 #define LIST_STATES_MAX 300
 
-#define SANDBOX_COLS \
+#define SANDBOX_COLS                                                                                                           \
 	"id, tenant, template, template_name, desired, observed, reason, generation, worker, activation, attempt, memory_mib," \
 	" vcpus, disk_mib, created_ms, started_ms, end_ms, metadata, env, options"
 
@@ -26,14 +26,19 @@ void store_sandbox_done(struct store_sandbox *b)
 
 void store_sandbox_identity(const struct store_sandbox *b, struct identity *ret)
 {
-	*ret = (struct identity){ .substrate = ID_SUBSTRATE_MICROVM, .generation = b->generation, .attempt = b->attempt };
+	*ret = (struct identity) { .substrate = ID_SUBSTRATE_MICROVM,
+				   .generation = b->generation,
+				   .attempt = b->attempt };
 	str_copy(ret->tenant, sizeof(ret->tenant), b->tenant);
 	str_copy(ret->sandbox, sizeof(ret->sandbox), b->id);
 	str_copy(ret->worker, sizeof(ret->worker), b->worker);
 	memcpy(ret->activation, b->activation, sizeof(ret->activation));
 }
 
-/* A row that this program would not write was damaged or is of a newer version: it is refused, not guessed. */
+/*
+ * A row that this program would not write was damaged or is of a newer version: it is refused, not
+ * guessed.
+ */
 static int sandbox_read(const struct db_rows *q, struct store_sandbox *b, struct err *e)
 {
 	*b = (struct store_sandbox){
@@ -46,38 +51,45 @@ static int sandbox_read(const struct db_rows *q, struct store_sandbox *b, struct
 		.started_ms = db_int(q, 15),
 		.end_ms = db_int(q, 16),
 	};
-	if (str_copy(b->id, sizeof(b->id), db_str(q, 0)) < 0 || str_copy(b->tenant, sizeof(b->tenant), db_str(q, 1)) < 0 ||
+	if (str_copy(b->id, sizeof(b->id), db_str(q, 0)) < 0 ||
+	    str_copy(b->tenant, sizeof(b->tenant), db_str(q, 1)) < 0 ||
 	    str_copy(b->template, sizeof(b->template), db_str(q, 2)) < 0 ||
 	    str_copy(b->template_name, sizeof(b->template_name), db_str(q, 3)) < 0 ||
-	    life_state_of(db_str(q, 4), &b->desired) < 0 || life_state_of(db_str(q, 5), &b->observed) < 0 ||
+	    life_state_of(db_str(q, 4), &b->desired) < 0 ||
+	    life_state_of(db_str(q, 5), &b->observed) < 0 ||
 	    str_copy(b->reason, sizeof(b->reason), db_str(q, 6)) < 0 ||
 	    str_copy(b->worker, sizeof(b->worker), db_str(q, 8)) < 0 ||
 	    str_unhex(b->activation, sizeof(b->activation), db_str(q, 9)) < 0)
-		return err_set(e, -EUCLEAN, "the row of sandbox \"%.30s\" is malformed", db_str(q, 0));
+		return err_set(e, -EUCLEAN, "the row of sandbox \"%.30s\" is malformed",
+			       db_str(q, 0));
 	b->metadata = x_strdup(db_str(q, 17));
 	b->env = x_strdup(db_str(q, 18));
 	b->options = x_strdup(db_str(q, 19));
 	return 0;
 }
 
-int sandbox_load(struct store *s, const char *id, const char *tenant, struct store_sandbox *ret, struct err *e)
+int sandbox_load(struct store *s, const char *id, const char *tenant, struct store_sandbox *ret,
+		 struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q,
-			 "SELECT " SANDBOX_COLS " FROM sandboxes WHERE id = $1 AND ($2 = '' OR tenant = $2) AND deleted_ms = 0"
-			 DIALECT_LOCK_ROW,
-			 DB_STR(id), DB_STR(tenant));
+	int r = db_query(
+		s->db, e, &q,
+		"SELECT " SANDBOX_COLS
+		" FROM sandboxes WHERE id = $1 AND ($2 = '' OR tenant = $2) AND deleted_ms = 0" DIALECT_LOCK_ROW,
+		DB_STR(id), DB_STR(tenant));
 
 	if (r == 0)
 		r = db_next(&q, e);
 	if (r < 0)
 		return r;
 	if (r == 0)
-		return err_set_code(e, -ENOENT, "sandbox-not-found", "there is no sandbox \"%.30s\"", id);
+		return err_set_code(e, -ENOENT, "sandbox-not-found",
+				    "there is no sandbox \"%.30s\"", id);
 	return sandbox_read(&q, ret, e);
 }
 
-int store_sandbox_get(struct store *s, const char *id, const char *tenant, struct store_sandbox *ret, struct err *e)
+int store_sandbox_get(struct store *s, const char *id, const char *tenant,
+		      struct store_sandbox *ret, struct err *e)
 {
 	return sandbox_load(s, id, tenant, ret, e);
 }
@@ -88,17 +100,20 @@ int sandbox_insert(struct store *s, const struct store_sandbox *b, int64_t now_m
 	int r;
 
 	str_hex(act, b->activation, sizeof(b->activation));
-	r = db_exec(s->db, e,
-		    "INSERT INTO sandboxes (id, tenant, template, template_name, desired, observed, generation, worker, activation,"
-		    " attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms, metadata, env, options)"
-		    " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
-		    DB_STR(b->id), DB_STR(b->tenant), DB_STR(b->template), DB_STR(b->template_name),
-		    DB_STR(life_state_names[LIFE_RUNNING]), DB_STR(life_state_names[LIFE_CREATING]), DB_INT(b->generation),
-		    DB_STR(b->worker), DB_STR(act), DB_INT(b->attempt), DB_INT(b->memory_mib), DB_INT(b->vcpus),
-		    DB_INT(b->disk_mib), DB_INT(now_ms), DB_INT(b->end_ms), DB_STR(b->metadata ? b->metadata : "{}"),
-		    DB_STR(b->env ? b->env : "{}"), DB_STR(b->options ? b->options : "{}"));
+	r = db_exec(
+		s->db, e,
+		"INSERT INTO sandboxes (id, tenant, template, template_name, desired, observed, generation, worker, activation,"
+		" attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms, metadata, env, options)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+		DB_STR(b->id), DB_STR(b->tenant), DB_STR(b->template), DB_STR(b->template_name),
+		DB_STR(life_state_names[LIFE_RUNNING]), DB_STR(life_state_names[LIFE_CREATING]),
+		DB_INT(b->generation), DB_STR(b->worker), DB_STR(act), DB_INT(b->attempt),
+		DB_INT(b->memory_mib), DB_INT(b->vcpus), DB_INT(b->disk_mib), DB_INT(now_ms),
+		DB_INT(b->end_ms), DB_STR(b->metadata ? b->metadata : "{}"),
+		DB_STR(b->env ? b->env : "{}"), DB_STR(b->options ? b->options : "{}"));
 	if (r == -EEXIST)
-		return err_set_code(e, r, "sandbox-exists", "the sandbox ID \"%s\" was used before", b->id);
+		return err_set_code(e, r, "sandbox-exists", "the sandbox ID \"%s\" was used before",
+				    b->id);
 	return r < 0 ? r : 0;
 }
 
@@ -108,16 +123,19 @@ int execution_insert(struct store *s, const struct store_sandbox *b, int64_t now
 	int r;
 
 	str_hex(act, b->activation, sizeof(b->activation));
-	r = db_exec(s->db, e,
-		    "INSERT INTO executions (sandbox, generation, worker, activation, created_ms) VALUES ($1, $2, $3, $4, $5)",
-		    DB_STR(b->id), DB_INT(b->generation), DB_STR(b->worker), DB_STR(act), DB_INT(now_ms));
+	r = db_exec(
+		s->db, e,
+		"INSERT INTO executions (sandbox, generation, worker, activation, created_ms) VALUES ($1, $2, $3, $4, $5)",
+		DB_STR(b->id), DB_INT(b->generation), DB_STR(b->worker), DB_STR(act),
+		DB_INT(now_ms));
 	return r < 0 ? r : 0;
 }
 
 int execution_end(struct store *s, const char *sandbox, int64_t now_ms, struct err *e)
 {
-	int r = db_exec(s->db, e, "UPDATE executions SET ended_ms = $2 WHERE sandbox = $1 AND ended_ms = 0", DB_STR(sandbox),
-			DB_INT(now_ms));
+	int r = db_exec(s->db, e,
+			"UPDATE executions SET ended_ms = $2 WHERE sandbox = $1 AND ended_ms = 0",
+			DB_STR(sandbox), DB_INT(now_ms));
 
 	return r < 0 ? r : 0;
 }
@@ -132,28 +150,30 @@ static void copy_utf8(char *dst, size_t dst_size, const char *src)
 		dst[n - 1] = '\0';
 }
 
-int sandbox_set(struct store *s, const char *id, enum life_state desired, enum life_state observed, const char *reason,
-		struct err *e)
+int sandbox_set(struct store *s, const char *id, enum life_state desired, enum life_state observed,
+		const char *reason, struct err *e)
 {
 	char text[sizeof(((struct store_sandbox *)0)->reason)];
 	int r;
 
 	copy_utf8(text, sizeof(text), reason);
-	r = db_exec(s->db, e, "UPDATE sandboxes SET desired = $2, observed = $3, reason = $4 WHERE id = $1", DB_STR(id),
-		    DB_STR(life_state_names[desired]), DB_STR(life_state_names[observed]), DB_STR(text));
+	r = db_exec(s->db, e,
+		    "UPDATE sandboxes SET desired = $2, observed = $3, reason = $4 WHERE id = $1",
+		    DB_STR(id), DB_STR(life_state_names[desired]),
+		    DB_STR(life_state_names[observed]), DB_STR(text));
 	return r < 0 ? r : 0;
 }
 
 /* ---- Lists ---- */
 
-#define LIST_WHERE \
+#define LIST_WHERE                                                                                 \
 	"SELECT " SANDBOX_COLS " FROM sandboxes WHERE deleted_ms = 0 AND ($1 = '' OR tenant = $1)" \
 	" AND ($2 = '' OR $2 LIKE '%,' || observed || ',%') AND ($3 = 0 OR (end_ms > 0 AND end_ms < $3))"
 
-static const char list_up[] =
-	LIST_WHERE " AND (created_ms > $4 OR (created_ms = $4 AND id > $5)) ORDER BY created_ms, id LIMIT $6";
-static const char list_down[] =
-	LIST_WHERE " AND (created_ms < $4 OR (created_ms = $4 AND id < $5)) ORDER BY created_ms DESC, id DESC LIMIT $6";
+static const char list_up[] = LIST_WHERE
+	" AND (created_ms > $4 OR (created_ms = $4 AND id > $5)) ORDER BY created_ms, id LIMIT $6";
+static const char list_down[] = LIST_WHERE
+	" AND (created_ms < $4 OR (created_ms = $4 AND id < $5)) ORDER BY created_ms DESC, id DESC LIMIT $6";
 
 /* A cursor is "<created_ms>.<id>" of the last row that was given. */
 static int cursor_parse(const char *cursor, bool newest_first, int64_t *ret_ms, const char **ret_id)
@@ -167,7 +187,8 @@ static int cursor_parse(const char *cursor, bool newest_first, int64_t *ret_ms, 
 		return 0;
 	}
 	dot = strchr(cursor, '.');
-	if (!dot || str_to_u64_n(cursor, (size_t)(dot - cursor), INT64_MAX, &ms) < 0 || !id_sandbox_ok(dot + 1))
+	if (!dot || str_to_u64_n(cursor, (size_t)(dot - cursor), INT64_MAX, &ms) < 0 ||
+	    !id_sandbox_ok(dot + 1))
 		return -EINVAL;
 	*ret_ms = (int64_t)ms;
 	*ret_id = dot + 1;
@@ -181,17 +202,21 @@ static void list_free(struct store_sandbox *list, size_t n)
 	free(list);
 }
 
-static int list_rows(struct store *s, const struct store_list *q, int64_t after_ms, const char *after_id, unsigned limit,
-		     struct store_sandbox **list, size_t *n, struct err *e)
+static int list_rows(struct store *s, const struct store_list *q, int64_t after_ms,
+		     const char *after_id, unsigned limit, struct store_sandbox **list, size_t *n,
+		     struct err *e)
 {
 	autorows struct db_rows rows = { 0 };
 	char states[LIST_STATES_MAX] = "";
 	int r;
 
-	if (q->state_csv && q->state_csv[0] && str_format(states, sizeof(states), ",%s,", q->state_csv) < 0)
+	if (q->state_csv && q->state_csv[0] &&
+	    str_format(states, sizeof(states), ",%s,", q->state_csv) < 0)
 		return err_set(e, -EINVAL, "the list of states is too long");
-	r = db_query(s->db, e, &rows, q->newest_first ? list_down : list_up, DB_STR(q->tenant ? q->tenant : ""), DB_STR(states),
-		     DB_INT(q->expired_before_ms), DB_INT(after_ms), DB_STR(after_id), DB_INT(limit));
+	r = db_query(s->db, e, &rows, q->newest_first ? list_down : list_up,
+		     DB_STR(q->tenant ? q->tenant : ""), DB_STR(states),
+		     DB_INT(q->expired_before_ms), DB_INT(after_ms), DB_STR(after_id),
+		     DB_INT(limit));
 	while (r >= 0 && (r = db_next(&rows, e)) > 0) {
 		r = store_grow((void **)list, *n, sizeof(**list), e);
 		if (r == 0)
@@ -202,10 +227,12 @@ static int list_rows(struct store *s, const struct store_list *q, int64_t after_
 	return r;
 }
 
-int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret, size_t *ret_n,
-		       char next_cursor[64], struct err *e)
+int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret,
+		       size_t *ret_n, char next_cursor[64], struct err *e)
 {
-	unsigned limit = q->limit == 0 ? LIST_LIMIT_DEFAULT : q->limit > LIST_LIMIT_MAX ? LIST_LIMIT_MAX : q->limit;
+	unsigned limit = q->limit == 0		     ? LIST_LIMIT_DEFAULT
+			 : q->limit > LIST_LIMIT_MAX ? LIST_LIMIT_MAX
+						     : q->limit;
 	struct store_sandbox *list = NULL;
 	const char *after_id;
 	int64_t after_ms;
@@ -213,7 +240,8 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 	int r;
 
 	if (cursor_parse(q->cursor, q->newest_first, &after_ms, &after_id) < 0)
-		return err_set_code(e, -EINVAL, "bad-cursor", "the cursor is not one that a list has given");
+		return err_set_code(e, -EINVAL, "bad-cursor",
+				    "the cursor is not one that a list has given");
 	/* One row more than asked for shows whether there is a next page. */
 	r = list_rows(s, q, after_ms, after_id, limit + 1, &list, &n, e);
 	if (r < 0) {
@@ -223,7 +251,8 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 	next_cursor[0] = '\0';
 	if (n > limit) {
 		store_sandbox_done(&list[--n]);
-		str_format(next_cursor, 64, "%lld.%s", (long long)list[n - 1].created_ms, list[n - 1].id);
+		str_format(next_cursor, 64, "%lld.%s", (long long)list[n - 1].created_ms,
+			   list[n - 1].id);
 	}
 	*ret = list;
 	*ret_n = n;
@@ -232,8 +261,8 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 
 /* ---- What the node reports ---- */
 
-static int observed_apply(struct store *s, const struct store_sandbox *b, enum life_state state, const char *reason,
-			  struct err *e)
+static int observed_apply(struct store *s, const struct store_sandbox *b, enum life_state state,
+			  const char *reason, struct err *e)
 {
 	int64_t now;
 	int r;
@@ -241,18 +270,23 @@ static int observed_apply(struct store *s, const struct store_sandbox *b, enum l
 	if (b->observed == state)
 		return 0;
 	if (b->observed == LIFE_FAILED)
-		return err_set_code(e, -ESTALE, "stale-report", "sandbox %s has failed; only a delete leads out", b->id);
+		return err_set_code(e, -ESTALE, "stale-report",
+				    "sandbox %s has failed; only a delete leads out", b->id);
 	r = store_now(s, &now, e);
 	if (r == 0)
 		r = state == LIFE_STOPPED ? execution_end(s, b->id, now, e) : 0;
 	if (r < 0)
 		return r;
-	/* An execution that ended by itself is not wanted back (the table's row for a crash): what is desired follows. */
-	return sandbox_set(s, b->id, state == LIFE_STOPPED ? LIFE_STOPPED : b->desired, state, reason, e);
+	/*
+	 * An execution that ended by itself is not wanted back (the table's row for a crash): what
+	 * is desired follows.
+	 */
+	return sandbox_set(s, b->id, state == LIFE_STOPPED ? LIFE_STOPPED : b->desired, state,
+			   reason, e);
 }
 
-int store_sandbox_observed(struct store *s, const char *id, uint64_t generation, enum life_state state, const char *reason,
-			   struct err *e)
+int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
+			   enum life_state state, const char *reason, struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	autotx struct db_tx tx = { 0 };
@@ -266,22 +300,29 @@ int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
 	if (r < 0)
 		return r;
 	if (generation != b.generation)
-		return err_set_code(e, -ESTALE, "stale-report", "sandbox %s: generation %llu was reported, %llu is the newest", id,
-				    (unsigned long long)generation, (unsigned long long)b.generation);
+		return err_set_code(e, -ESTALE, "stale-report",
+				    "sandbox %s: generation %llu was reported, %llu is the newest",
+				    id, (unsigned long long)generation,
+				    (unsigned long long)b.generation);
 	r = op_unfinished(s, id, 0, NULL, e);
 	if (r < 0)
 		return r;
 	if (r > 0)
-		return err_set_code(e, -EBUSY, "in-transition", "sandbox %s has an unfinished operation, which decides", id);
+		return err_set_code(e, -EBUSY, "in-transition",
+				    "sandbox %s has an unfinished operation, which decides", id);
 	r = observed_apply(s, &b, state, reason, e);
 	return r < 0 ? r : db_commit(&tx, e);
 }
 
 int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struct err *e)
 {
-	int r = db_exec(s->db, e, "UPDATE sandboxes SET end_ms = $2 WHERE id = $1 AND deleted_ms = 0", DB_STR(id), DB_INT(end_ms));
+	int r = db_exec(s->db, e,
+			"UPDATE sandboxes SET end_ms = $2 WHERE id = $1 AND deleted_ms = 0",
+			DB_STR(id), DB_INT(end_ms));
 
 	if (r < 0)
 		return r;
-	return r == 0 ? err_set_code(e, -ENOENT, "sandbox-not-found", "there is no sandbox \"%.30s\"", id) : 0;
+	return r == 0 ? err_set_code(e, -ENOENT, "sandbox-not-found",
+				     "there is no sandbox \"%.30s\"", id)
+		      : 0;
 }

@@ -1,6 +1,6 @@
 /*
- * The schema, as migrations that are applied in order, each with its number in schema_version, all in one transaction. A
- * migration that was released is never changed; the next change is a new one.
+ * The schema, as migrations that are applied in order, each with its number in schema_version, all
+ * in one transaction. A migration that was released is never changed; the next change is a new one.
  */
 #include "store/internal.h"
 
@@ -18,7 +18,7 @@ static const char *const schema_1[] = {
 	" id TEXT PRIMARY KEY,"
 	" tenant TEXT NOT NULL REFERENCES tenants (id),"
 	" name TEXT NOT NULL,"
-	" hash TEXT NOT NULL UNIQUE,"                    /* SHA-256 of the key; the key itself is nowhere */
+	" hash TEXT NOT NULL UNIQUE," /* SHA-256 of the key; the key itself is nowhere */
 	" prefix TEXT NOT NULL,"
 	" created_ms BIGINT NOT NULL,"
 	" revoked_ms BIGINT NOT NULL DEFAULT 0)",
@@ -26,7 +26,7 @@ static const char *const schema_1[] = {
 	"CREATE TABLE nodes ("
 	" worker TEXT PRIMARY KEY,"
 	" addr TEXT NOT NULL,"
-	" bundle BIGINT NOT NULL DEFAULT 0,"             /* installed there, as it reported */
+	" bundle BIGINT NOT NULL DEFAULT 0," /* installed there, as it reported */
 	" seen_ms BIGINT NOT NULL DEFAULT 0,"
 	" report TEXT NOT NULL DEFAULT '{}')",
 
@@ -36,7 +36,7 @@ static const char *const schema_1[] = {
 	" created_ms BIGINT NOT NULL)",
 
 	"CREATE TABLE templates ("
-	" tenant TEXT NOT NULL,"                         /* '' = everyone's */
+	" tenant TEXT NOT NULL," /* '' = everyone's */
 	" name TEXT NOT NULL,"
 	" id TEXT NOT NULL,"
 	" manifest TEXT NOT NULL,"
@@ -69,7 +69,10 @@ static const char *const schema_1[] = {
 	"CREATE INDEX sandboxes_by_age ON sandboxes (created_ms, id) WHERE deleted_ms = 0",
 	"CREATE INDEX sandboxes_by_end ON sandboxes (end_ms) WHERE deleted_ms = 0 AND end_ms > 0",
 
-	/* Every execution that ever was; an activation is unique over all sandboxes, nodes and time (I-4). */
+	/*
+	 * Every execution that ever was; an activation is unique over all sandboxes, nodes and time
+	 * (I-4).
+	 */
 	"CREATE TABLE executions ("
 	" sandbox TEXT NOT NULL REFERENCES sandboxes (id),"
 	" generation BIGINT NOT NULL,"
@@ -89,7 +92,7 @@ static const char *const schema_1[] = {
 	" claimer TEXT NOT NULL DEFAULT '',"
 	" lease_until_ms BIGINT NOT NULL DEFAULT 0,"
 	" not_before_ms BIGINT NOT NULL DEFAULT 0,"
-	" tries BIGINT NOT NULL DEFAULT 0,"              /* counts claims: a claim is (claimer, tries) */
+	" tries BIGINT NOT NULL DEFAULT 0," /* counts claims: a claim is (claimer, tries) */
 	" request_id TEXT NOT NULL,"
 	" err_num BIGINT NOT NULL DEFAULT 0,"
 	" err_code TEXT NOT NULL DEFAULT '',"
@@ -132,8 +135,9 @@ static int schema_apply(struct store *s, int64_t version, struct err *e)
 	for (const char *const *sql = migrations[version - 1]; r >= 0 && *sql; sql++)
 		r = db_exec(s->db, e, *sql);
 	if (r >= 0)
-		r = db_exec(s->db, e, "INSERT INTO schema_version (version, applied_ms) VALUES ($1, $2)", DB_INT(version),
-			    DB_INT(now));
+		r = db_exec(s->db, e,
+			    "INSERT INTO schema_version (version, applied_ms) VALUES ($1, $2)",
+			    DB_INT(version), DB_INT(now));
 	return r < 0 ? err_wrap(e, "schema version %lld", (long long)version) : 0;
 }
 
@@ -149,16 +153,19 @@ int store_migrate(struct store *s, struct err *e)
 	r = db_begin(s->db, &tx, e);
 	if (r < 0)
 		return r;
-	r = db_exec(s->db, e,
-		    "CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)");
+	r = db_exec(
+		s->db, e,
+		"CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_ms BIGINT NOT NULL)");
 	if (r < 0)
 		return r;
 	r = schema_version(s, &version, e);
 	if (r < 0)
 		return r;
 	if (version > newest)
-		return err_set(e, -EPROTO, "the database has schema version %lld, this program knows %lld: use a newer one",
-			       (long long)version, (long long)newest);
+		return err_set(
+			e, -EPROTO,
+			"the database has schema version %lld, this program knows %lld: use a newer one",
+			(long long)version, (long long)newest);
 	while (version < newest) {
 		r = schema_apply(s, ++version, e);
 		if (r < 0)

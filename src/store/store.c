@@ -28,7 +28,8 @@ int store_open(const char *url, struct store **ret, struct err *e)
 	int r;
 
 	if (!str_starts(url, STORE_SQLITE "/"))
-		return err_set(e, -EINVAL, "the database's address must be " STORE_SQLITE "/absolute/path");
+		return err_set(e, -EINVAL,
+			       "the database's address must be " STORE_SQLITE "/absolute/path");
 	s = x_alloc(sizeof(*s));
 	r = db_open(url + strlen(STORE_SQLITE), &s->db, e);
 	if (r == 0)
@@ -67,21 +68,26 @@ static void key_read(const struct db_rows *q, struct store_key *k)
 	str_copy(k->name, sizeof(k->name), db_str(q, 3));
 }
 
-static int key_check(const char *tenant, const char *name, const char *hash, const char *prefix, struct err *e)
+static int key_check(const char *tenant, const char *name, const char *hash, const char *prefix,
+		     struct err *e)
 {
 	struct store_key k;
 
 	if (!id_tenant_ok(tenant))
-		return err_set(e, -EINVAL, "a tenant's name has 1 to %d of a-z, 0-9 and -, and does not begin with -", ID_TENANT_MAX);
+		return err_set(
+			e, -EINVAL,
+			"a tenant's name has 1 to %d of a-z, 0-9 and -, and does not begin with -",
+			ID_TENANT_MAX);
 	if (strlen(name) >= sizeof(k.name) || !str_utf8_ok(name, strlen(name)))
-		return err_set(e, -EINVAL, "a key's name has at most %zu bytes of UTF-8", sizeof(k.name) - 1);
+		return err_set(e, -EINVAL, "a key's name has at most %zu bytes of UTF-8",
+			       sizeof(k.name) - 1);
 	if (!str_is(hash, 64, 64, "0123456789abcdef") || strlen(prefix) >= sizeof(k.prefix))
 		return err_set(e, -EINVAL, "the key's hash or prefix is malformed");
 	return 0;
 }
 
-int store_key_add(struct store *s, const char *tenant, const char *name, const char *key_hash_hex, const char *prefix,
-		  struct store_key *ret, struct err *e)
+int store_key_add(struct store *s, const char *tenant, const char *name, const char *key_hash_hex,
+		  const char *prefix, struct store_key *ret, struct err *e)
 {
 	autotx struct db_tx tx = { 0 };
 	struct store_key k = { 0 };
@@ -99,13 +105,16 @@ int store_key_add(struct store *s, const char *tenant, const char *name, const c
 	if (r == 0)
 		r = store_now(s, &k.created_ms, e);
 	if (r >= 0)
-		r = db_exec(s->db, e, "INSERT INTO tenants (id, created_ms) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING",
-			    DB_STR(tenant), DB_INT(k.created_ms));
+		r = db_exec(
+			s->db, e,
+			"INSERT INTO tenants (id, created_ms) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING",
+			DB_STR(tenant), DB_INT(k.created_ms));
 	if (r >= 0)
-		r = db_exec(s->db, e,
-			    "INSERT INTO api_keys (id, tenant, name, hash, prefix, created_ms) VALUES ($1, $2, $3, $4, $5, $6)",
-			    DB_STR(k.id), DB_STR(tenant), DB_STR(name), DB_STR(key_hash_hex), DB_STR(prefix),
-			    DB_INT(k.created_ms));
+		r = db_exec(
+			s->db, e,
+			"INSERT INTO api_keys (id, tenant, name, hash, prefix, created_ms) VALUES ($1, $2, $3, $4, $5, $6)",
+			DB_STR(k.id), DB_STR(tenant), DB_STR(name), DB_STR(key_hash_hex),
+			DB_STR(prefix), DB_INT(k.created_ms));
 	if (r >= 0)
 		r = db_commit(&tx, e);
 	if (r == 0)
@@ -116,7 +125,8 @@ int store_key_add(struct store *s, const char *tenant, const char *name, const c
 int store_key_find(struct store *s, const char *key_hash_hex, struct store_key *ret, struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q, "SELECT " KEY_COLS " FROM api_keys WHERE hash = $1 AND revoked_ms = 0",
+	int r = db_query(s->db, e, &q,
+			 "SELECT " KEY_COLS " FROM api_keys WHERE hash = $1 AND revoked_ms = 0",
 			 DB_STR(key_hash_hex));
 
 	if (r == 0)
@@ -124,17 +134,21 @@ int store_key_find(struct store *s, const char *key_hash_hex, struct store_key *
 	if (r < 0)
 		return r;
 	if (r == 0)
-		return err_set_code(e, -ENOENT, "key-unknown", "the API key is not known or was revoked");
+		return err_set_code(e, -ENOENT, "key-unknown",
+				    "the API key is not known or was revoked");
 	key_read(&q, ret);
 	return 0;
 }
 
-int store_key_list(struct store *s, const char *tenant, struct store_key **ret, size_t *ret_n, struct err *e)
+int store_key_list(struct store *s, const char *tenant, struct store_key **ret, size_t *ret_n,
+		   struct err *e)
 {
 	autorows struct db_rows q = { 0 };
 	autofree struct store_key *list = NULL;
 	size_t n = 0;
-	int r = db_query(s->db, e, &q, "SELECT " KEY_COLS " FROM api_keys WHERE $1 = '' OR tenant = $1 ORDER BY created_ms, id",
+	int r = db_query(s->db, e, &q,
+			 "SELECT " KEY_COLS
+			 " FROM api_keys WHERE $1 = '' OR tenant = $1 ORDER BY created_ms, id",
 			 DB_STR(tenant));
 
 	while (r >= 0 && (r = db_next(&q, e)) > 0) {
@@ -155,11 +169,14 @@ int store_key_revoke(struct store *s, const char *id, struct err *e)
 	int r = store_now(s, &now, e);
 
 	if (r == 0)
-		r = db_exec(s->db, e, "UPDATE api_keys SET revoked_ms = $2 WHERE id = $1 AND revoked_ms = 0", DB_STR(id),
-			    DB_INT(now));
+		r = db_exec(s->db, e,
+			    "UPDATE api_keys SET revoked_ms = $2 WHERE id = $1 AND revoked_ms = 0",
+			    DB_STR(id), DB_INT(now));
 	if (r < 0)
 		return r;
-	return r == 0 ? err_set_code(e, -ENOENT, "key-unknown", "there is no such key, or it was revoked before") : 0;
+	return r == 0 ? err_set_code(e, -ENOENT, "key-unknown",
+				     "there is no such key, or it was revoked before")
+		      : 0;
 }
 
 /* ---- Nodes ---- */
@@ -171,13 +188,15 @@ int store_node_put(struct store *s, const char *worker, const char *addr, struct
 
 	if (!id_uuid_ok(worker) || strlen(addr) >= sizeof(n.addr))
 		return err_set(e, -EINVAL, "the worker's id or address is malformed");
-	r = db_exec(s->db, e,
-		    "INSERT INTO nodes (worker, addr) VALUES ($1, $2) ON CONFLICT (worker) DO UPDATE SET addr = excluded.addr",
-		    DB_STR(worker), DB_STR(addr));
+	r = db_exec(
+		s->db, e,
+		"INSERT INTO nodes (worker, addr) VALUES ($1, $2) ON CONFLICT (worker) DO UPDATE SET addr = excluded.addr",
+		DB_STR(worker), DB_STR(addr));
 	return r < 0 ? r : 0;
 }
 
-int store_node_seen(struct store *s, const char *worker, uint64_t bundle, const char *report_json, struct err *e)
+int store_node_seen(struct store *s, const char *worker, uint64_t bundle, const char *report_json,
+		    struct err *e)
 {
 	struct store_node n;
 	int64_t now;
@@ -186,12 +205,15 @@ int store_node_seen(struct store *s, const char *worker, uint64_t bundle, const 
 	if (r < 0)
 		return r;
 	if (strlen(report_json) >= sizeof(n.report))
-		return err_set(e, -EMSGSIZE, "a node's report has at most %zu bytes", sizeof(n.report) - 1);
-	r = db_exec(s->db, e, "UPDATE nodes SET bundle = $2, seen_ms = $3, report = $4 WHERE worker = $1", DB_STR(worker),
-		    DB_INT(bundle), DB_INT(now), DB_STR(report_json));
+		return err_set(e, -EMSGSIZE, "a node's report has at most %zu bytes",
+			       sizeof(n.report) - 1);
+	r = db_exec(s->db, e,
+		    "UPDATE nodes SET bundle = $2, seen_ms = $3, report = $4 WHERE worker = $1",
+		    DB_STR(worker), DB_INT(bundle), DB_INT(now), DB_STR(report_json));
 	if (r < 0)
 		return r;
-	return r == 0 ? err_set_code(e, -ENOENT, "node-unknown", "no node %s has joined", worker) : 0;
+	return r == 0 ? err_set_code(e, -ENOENT, "node-unknown", "no node %s has joined", worker)
+		      : 0;
 }
 
 int store_node_list(struct store *s, struct store_node **ret, size_t *ret_n, struct err *e)
@@ -199,7 +221,8 @@ int store_node_list(struct store *s, struct store_node **ret, size_t *ret_n, str
 	autorows struct db_rows q = { 0 };
 	autofree struct store_node *list = NULL;
 	size_t n = 0;
-	int r = db_query(s->db, e, &q, "SELECT worker, addr, bundle, seen_ms, report FROM nodes ORDER BY worker");
+	int r = db_query(s->db, e, &q,
+			 "SELECT worker, addr, bundle, seen_ms, report FROM nodes ORDER BY worker");
 
 	while (r >= 0 && (r = db_next(&q, e)) > 0) {
 		struct store_node *d;
@@ -208,7 +231,8 @@ int store_node_list(struct store *s, struct store_node **ret, size_t *ret_n, str
 		if (r < 0)
 			break;
 		d = &list[n++];
-		*d = (struct store_node){ .bundle = (uint64_t)db_int(&q, 2), .seen_ms = db_int(&q, 3) };
+		*d = (struct store_node) { .bundle = (uint64_t)db_int(&q, 2),
+					   .seen_ms = db_int(&q, 3) };
 		str_copy(d->worker, sizeof(d->worker), db_str(&q, 0));
 		str_copy(d->addr, sizeof(d->addr), db_str(&q, 1));
 		str_copy(d->report, sizeof(d->report), db_str(&q, 4));
@@ -225,7 +249,8 @@ int store_node_list(struct store *s, struct store_node **ret, size_t *ret_n, str
 int store_bundle_get(struct store *s, uint64_t *ret_number, char **ret_text, struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q, "SELECT number, body FROM bundles ORDER BY number DESC LIMIT 1");
+	int r = db_query(s->db, e, &q,
+			 "SELECT number, body FROM bundles ORDER BY number DESC LIMIT 1");
 
 	if (r == 0)
 		r = db_next(&q, e);
@@ -259,47 +284,52 @@ int store_bundle_put(struct store *s, uint64_t number, const char *text, struct 
 	if (r == 0 && number == old && str_eq(text, old_text))
 		return 0;
 	if (r == 0 && number <= old)
-		return err_set_code(e, -ESTALE, "bundle-older", "key bundle %llu is there already", (unsigned long long)old);
-	r = db_exec(s->db, e, "INSERT INTO bundles (number, body, created_ms) VALUES ($1, $2, $3)", DB_INT(number), DB_STR(text),
-		    DB_INT(now));
+		return err_set_code(e, -ESTALE, "bundle-older", "key bundle %llu is there already",
+				    (unsigned long long)old);
+	r = db_exec(s->db, e, "INSERT INTO bundles (number, body, created_ms) VALUES ($1, $2, $3)",
+		    DB_INT(number), DB_STR(text), DB_INT(now));
 	return r < 0 ? r : db_commit(&tx, e);
 }
 
 /* ---- Templates ---- */
 
-int store_template_put(struct store *s, const char *tenant, const char *name, const char *id, const char *manifest_json,
-		       struct err *e)
+int store_template_put(struct store *s, const char *tenant, const char *name, const char *id,
+		       const char *manifest_json, struct err *e)
 {
 	int64_t now;
 	int r = store_now(s, &now, e);
 
 	if (r < 0)
 		return r;
-	if (strlen(name) >= 64 || !name[0] || strlen(id) >= 64 || !id[0] || strlen(manifest_json) > STORE_JSON_MAX)
+	if (strlen(name) >= 64 || !name[0] || strlen(id) >= 64 || !id[0] ||
+	    strlen(manifest_json) > STORE_JSON_MAX)
 		return err_set(e, -EINVAL, "the template's name, id or manifest is out of range");
-	r = db_exec(s->db, e,
-		    "INSERT INTO templates (tenant, name, id, manifest, created_ms) VALUES ($1, $2, $3, $4, $5)"
-		    " ON CONFLICT (tenant, name) DO UPDATE SET id = excluded.id, manifest = excluded.manifest,"
-		    " created_ms = excluded.created_ms",
-		    DB_STR(tenant), DB_STR(name), DB_STR(id), DB_STR(manifest_json), DB_INT(now));
+	r = db_exec(
+		s->db, e,
+		"INSERT INTO templates (tenant, name, id, manifest, created_ms) VALUES ($1, $2, $3, $4, $5)"
+		" ON CONFLICT (tenant, name) DO UPDATE SET id = excluded.id, manifest = excluded.manifest,"
+		" created_ms = excluded.created_ms",
+		DB_STR(tenant), DB_STR(name), DB_STR(id), DB_STR(manifest_json), DB_INT(now));
 	return r < 0 ? r : 0;
 }
 
-int store_template_find(struct store *s, const char *tenant, const char *name_or_id, char id[64], char name[64],
-			char **ret_manifest, struct err *e)
+int store_template_find(struct store *s, const char *tenant, const char *name_or_id, char id[64],
+			char name[64], char **ret_manifest, struct err *e)
 {
 	autorows struct db_rows q = { 0 };
-	int r = db_query(s->db, e, &q,
-			 "SELECT id, name, manifest FROM templates WHERE (tenant = $1 OR tenant = '') AND (name = $2 OR id = $2)"
-			 " ORDER BY CASE WHEN tenant = $1 THEN 0 ELSE 1 END, CASE WHEN name = $2 THEN 0 ELSE 1 END, name LIMIT 1",
-			 DB_STR(tenant), DB_STR(name_or_id));
+	int r = db_query(
+		s->db, e, &q,
+		"SELECT id, name, manifest FROM templates WHERE (tenant = $1 OR tenant = '') AND (name = $2 OR id = $2)"
+		" ORDER BY CASE WHEN tenant = $1 THEN 0 ELSE 1 END, CASE WHEN name = $2 THEN 0 ELSE 1 END, name LIMIT 1",
+		DB_STR(tenant), DB_STR(name_or_id));
 
 	if (r == 0)
 		r = db_next(&q, e);
 	if (r < 0)
 		return r;
 	if (r == 0)
-		return err_set_code(e, -ENOENT, "template-not-found", "there is no template \"%.63s\"", name_or_id);
+		return err_set_code(e, -ENOENT, "template-not-found",
+				    "there is no template \"%.63s\"", name_or_id);
 	str_copy(id, 64, db_str(&q, 0));
 	str_copy(name, 64, db_str(&q, 1));
 	if (ret_manifest)
@@ -309,15 +339,17 @@ int store_template_find(struct store *s, const char *tenant, const char *name_or
 
 /* ---- Audit ---- */
 
-int store_audit(struct store *s, const char *tenant, const char *who, const char *what, const char *object,
-		const char *request_id, struct err *e)
+int store_audit(struct store *s, const char *tenant, const char *who, const char *what,
+		const char *object, const char *request_id, struct err *e)
 {
 	int64_t now;
 	int r = store_now(s, &now, e);
 
 	if (r == 0)
-		r = db_exec(s->db, e,
-			    "INSERT INTO audit (at_ms, tenant, who, what, object, request_id) VALUES ($1, $2, $3, $4, $5, $6)",
-			    DB_INT(now), DB_STR(tenant), DB_STR(who), DB_STR(what), DB_STR(object), DB_STR(request_id));
+		r = db_exec(
+			s->db, e,
+			"INSERT INTO audit (at_ms, tenant, who, what, object, request_id) VALUES ($1, $2, $3, $4, $5, $6)",
+			DB_INT(now), DB_STR(tenant), DB_STR(who), DB_STR(what), DB_STR(object),
+			DB_STR(request_id));
 	return r < 0 ? r : 0;
 }

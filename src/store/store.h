@@ -1,7 +1,8 @@
 /*
- * The shared database (L-2): SQLite (embedded, WAL, synchronous=FULL) behind an interface that PostgreSQL fits. All calls block: worker
- * threads only; a handle belongs to one thread. Every call that changes something is one transaction. Times are
- * Unix milliseconds of the database's clock (store_now).
+ * The shared database (L-2): SQLite (embedded, WAL, synchronous=FULL) behind an interface that
+ * PostgreSQL fits. All calls block: worker threads only; a handle belongs to one thread. Every call
+ * that changes something is one transaction. Times are Unix milliseconds of the database's clock
+ * (store_now).
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -21,17 +22,35 @@ int store_open(const char *url, struct store **ret, struct err *e);     /* "sqli
 void store_close(struct store *s);
 int store_now(struct store *s, int64_t *ret_ms, struct err *e);
 
-/* Tenants and API keys. The key is stored as SHA-256 (hex); its first 12 characters are kept for lists. */
-struct store_key { char id[ID_UUID_LEN + 1]; char tenant[ID_TENANT_MAX + 1]; char prefix[13]; char name[65]; int64_t created_ms; int64_t revoked_ms; };
-int store_key_add(struct store *s, const char *tenant, const char *name, const char *key_hash_hex, const char *prefix, struct store_key *ret, struct err *e);   /* makes the tenant */
+/*
+ * Tenants and API keys. The key is stored as SHA-256 (hex); its first 12 characters are kept for
+ * lists.
+ */
+struct store_key {
+	char id[ID_UUID_LEN + 1];
+	char tenant[ID_TENANT_MAX + 1];
+	char prefix[13];
+	char name[65];
+	int64_t created_ms;
+	int64_t revoked_ms;
+};
+int store_key_add(struct store *s, const char *tenant, const char *name, const char *key_hash_hex,
+		  const char *prefix, struct store_key *ret, struct err *e); /* makes the tenant */
 int store_key_find(struct store *s, const char *key_hash_hex, struct store_key *ret, struct err *e);      /* -ENOENT: unknown or revoked */
 int store_key_list(struct store *s, const char *tenant /* "" = all */, struct store_key **ret, size_t *ret_n, struct err *e);   /* caller frees */
 int store_key_revoke(struct store *s, const char *id, struct err *e);
 
 /* Nodes. */
-struct store_node { char worker[ID_UUID_LEN + 1]; char addr[200]; uint64_t bundle; int64_t seen_ms; char report[4096]; };
+struct store_node {
+	char worker[ID_UUID_LEN + 1];
+	char addr[200];
+	uint64_t bundle;
+	int64_t seen_ms;
+	char report[4096];
+};
 int store_node_put(struct store *s, const char *worker, const char *addr, struct err *e);
-int store_node_seen(struct store *s, const char *worker, uint64_t bundle, const char *report_json, struct err *e);
+int store_node_seen(struct store *s, const char *worker, uint64_t bundle, const char *report_json,
+		    struct err *e);
 int store_node_list(struct store *s, struct store_node **ret, size_t *ret_n, struct err *e);
 
 /* Key bundle, signed by the root key. */
@@ -39,8 +58,10 @@ int store_bundle_put(struct store *s, uint64_t number, const char *text, struct 
 int store_bundle_get(struct store *s, uint64_t *ret_number, char **ret_text, struct err *e); /* newest; -ENOENT */
 
 /* Templates: names to ids; one row per name and tenant ("" = everyone's). */
-int store_template_put(struct store *s, const char *tenant, const char *name, const char *id, const char *manifest_json, struct err *e);
-int store_template_find(struct store *s, const char *tenant, const char *name_or_id, char id[64], char name[64], char **ret_manifest, struct err *e);
+int store_template_put(struct store *s, const char *tenant, const char *name, const char *id,
+		       const char *manifest_json, struct err *e);
+int store_template_find(struct store *s, const char *tenant, const char *name_or_id, char id[64],
+			char name[64], char **ret_manifest, struct err *e);
 
 struct store_sandbox {
 	char id[ID_SANDBOX_LEN + 1], tenant[ID_TENANT_MAX + 1], template[64], template_name[64];
@@ -57,20 +78,45 @@ struct store_sandbox {
 void store_sandbox_done(struct store_sandbox *b);
 void store_sandbox_identity(const struct store_sandbox *b, struct identity *ret);
 int store_sandbox_get(struct store *s, const char *id, const char *tenant /* "" = any */, struct store_sandbox *ret, struct err *e);     /* -ENOENT for another tenant's too */
-/* state_csv: names of observed states, "" or NULL = all; limit 0 = 100, at most 1000; expired_before_ms 0 = all, else those whose end_ms is set and before it. */
-struct store_list { const char *tenant; const char *state_csv; const char *cursor; unsigned limit; bool newest_first; int64_t expired_before_ms; };
-/* next_cursor "" = last page. Caller: store_sandbox_done on each, then free. A cursor that no list gave: -EINVAL. */
-int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret, size_t *ret_n, char next_cursor[64], struct err *e);
 /*
- * What the node reports: running or stopped (reason: "crashed", "guest-off", "guest-reboot"). Dropped with -ESTALE when the
- * generation is not the row's, with -EBUSY while an operation is unfinished (that one decides). An execution that ended by
- * itself is not wanted back: `desired` follows.
+ * state_csv: names of observed states, "" or NULL = all; limit 0 = 100, at most 1000;
+ * expired_before_ms 0 = all, else those whose end_ms is set and before it.
  */
-int store_sandbox_observed(struct store *s, const char *id, uint64_t generation, enum life_state state, const char *reason, struct err *e);
+struct store_list {
+	const char *tenant;
+	const char *state_csv;
+	const char *cursor;
+	unsigned limit;
+	bool newest_first;
+	int64_t expired_before_ms;
+};
+/*
+ * next_cursor "" = last page. Caller: store_sandbox_done on each, then free. A cursor that no list
+ * gave: -EINVAL.
+ */
+int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret,
+		       size_t *ret_n, char next_cursor[64], struct err *e);
+/*
+ * What the node reports: running or stopped (reason: "crashed", "guest-off", "guest-reboot").
+ * Dropped with -ESTALE when the generation is not the row's, with -EBUSY while an operation is
+ * unfinished (that one decides). An execution that ended by itself is not wanted back: `desired`
+ * follows.
+ */
+int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
+			   enum life_state state, const char *reason, struct err *e);
 int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struct err *e);
 
-/* Operations: every change is first a row (L-10). One unfinished row per sandbox is claimable: the oldest. */
-enum store_op_state { STORE_OP_QUEUED, STORE_OP_CLAIMED, STORE_OP_DONE, STORE_OP_FAILED, STORE_OP_STATE_COUNT };
+/*
+ * Operations: every change is first a row (L-10). One unfinished row per sandbox is claimable: the
+ * oldest.
+ */
+enum store_op_state {
+	STORE_OP_QUEUED,
+	STORE_OP_CLAIMED,
+	STORE_OP_DONE,
+	STORE_OP_FAILED,
+	STORE_OP_STATE_COUNT
+};
 struct store_op {
 	int64_t id;
 	char sandbox[ID_SANDBOX_LEN + 1], tenant[ID_TENANT_MAX + 1];
@@ -81,27 +127,38 @@ struct store_op {
 	char request_id[65];
 	char err_code[ERR_CODE_MAX], err_text[ERR_TEXT_MAX]; int err_num;
 };
-/* Inserts the sandbox, its first execution (generation 1, activation from b) and the claimed operation in one transaction. */
-int store_create(struct store *s, const struct store_sandbox *b, const char *claimer, const char *request_id, struct store_op *ret, struct err *e);
 /*
- * A change of an existing sandbox: checks the life-cycle table against the row in the same transaction; START also takes
- * the next generation and a new activation (written to the row and executions). No operation unfinished: claimed at once
- * (ret->state CLAIMED by `claimer`; drive it). Else a delete is queued (ret->state QUEUED: not ours to drive), a second
- * delete gives the first one's row, and all else is -EBUSY (409). ret->id 0: nothing to do (the result already holds).
+ * Inserts the sandbox, its first execution (generation 1, activation from b) and the claimed
+ * operation in one transaction.
  */
-int store_submit(struct store *s, const char *sandbox, const char *tenant /* "" = any */, enum life_event kind, const char *claimer, const char *request_id, struct store_op *ret, struct err *e);
+int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
+		 const char *request_id, struct store_op *ret, struct err *e);
+/*
+ * A change of an existing sandbox: checks the life-cycle table against the row in the same
+ * transaction; START also takes the next generation and a new activation (written to the row and
+ * executions). No operation unfinished: claimed at once (ret->state CLAIMED by `claimer`; drive
+ * it). Else a delete is queued (ret->state QUEUED: not ours to drive), a second delete gives the
+ * first one's row, and all else is -EBUSY (409). ret->id 0: nothing to do (the result already
+ * holds).
+ */
+int store_submit(struct store *s, const char *sandbox, const char *tenant /* "" = any */,
+		 enum life_event kind, const char *claimer, const char *request_id,
+		 struct store_op *ret, struct err *e);
 int store_claim(struct store *s, const char *claimer, struct store_op *ret, struct err *e);            /* oldest unclaimed or expired, and the first of its sandbox; -ENOENT */
 int store_renew(struct store *s, const struct store_op *op, struct err *e);                            /* -ESTALE: lost */
 int store_release(struct store *s, const struct store_op *op, int64_t retry_in_ms, struct err *e);     /* back to the queue */
 /*
- * Ends the operation and sets the sandbox's observed state in the same transaction; only while the claim holds (-ESTALE).
- * `observed` must be where the table's row for done (or failed) leads from the transition: create running/failed, start
- * running/stopped, stop stopped/stopped, delete none/failed; else -EINVAL. After DELETE the row is gone from all lists
- * (kept as a tombstone without the user's values: "no request revives a deleted sandbox").
+ * Ends the operation and sets the sandbox's observed state in the same transaction; only while the
+ * claim holds (-ESTALE). `observed` must be where the table's row for done (or failed) leads from
+ * the transition: create running/failed, start running/stopped, stop stopped/stopped, delete
+ * none/failed; else -EINVAL. After DELETE the row is gone from all lists (kept as a tombstone
+ * without the user's values: "no request revives a deleted sandbox").
  */
-int store_finish(struct store *s, const struct store_op *op, enum life_state observed, const struct err *failure /* NULL = done */, struct err *e);
+int store_finish(struct store *s, const struct store_op *op, enum life_state observed,
+		 const struct err *failure /* NULL = done */, struct err *e);
 int store_op_get(struct store *s, int64_t id, struct store_op *ret, struct err *e);
 
-int store_audit(struct store *s, const char *tenant, const char *who, const char *what, const char *object, const char *request_id, struct err *e);
+int store_audit(struct store *s, const char *tenant, const char *who, const char *what,
+		const char *object, const char *request_id, struct err *e);
 
 #endif

@@ -73,9 +73,18 @@ static int tear_down(void **st)
 
 static struct store_op create_in(struct store *in, const char *claimer, char id[ID_SANDBOX_LEN + 1])
 {
-	struct store_sandbox b = { .tenant = "acme", .template = "base-0011", .template_name = "base", .generation = 1,
-		.worker = WORKER, .attempt = 1, .memory_mib = 512, .vcpus = 1, .disk_mib = 8192,
-		.metadata = (char *)"{\"a\":\"b\"}", .env = (char *)"{\"SECRET\":\"x\"}", .options = (char *)"{}" };
+	struct store_sandbox b = { .tenant = "acme",
+				   .template = "base-0011",
+				   .template_name = "base",
+				   .generation = 1,
+				   .worker = WORKER,
+				   .attempt = 1,
+				   .memory_mib = 512,
+				   .vcpus = 1,
+				   .disk_mib = 8192,
+				   .metadata = (char *)"{\"a\":\"b\"}",
+				   .env = (char *)"{\"SECRET\":\"x\"}",
+				   .options = (char *)"{}" };
 	struct store_op op;
 
 	assert_int_equal(id_new_sandbox(b.id), 0);
@@ -112,7 +121,8 @@ static struct store_op submitted(const char *id, enum life_event kind)
 	return op;
 }
 
-static void expect(const char *id, enum life_state desired, enum life_state observed, uint64_t generation, const char *reason)
+static void expect(const char *id, enum life_state desired, enum life_state observed,
+		   uint64_t generation, const char *reason)
 {
 	autosandbox struct store_sandbox b = { 0 };
 
@@ -174,7 +184,10 @@ static void test_newer_schema(void **st)
 {
 	struct store *other = NULL;
 
-	assert_int_equal(db_exec(s->db, &e, "INSERT INTO schema_version (version, applied_ms) VALUES (999, 0)"), 1);
+	assert_int_equal(
+		db_exec(s->db, &e,
+			"INSERT INTO schema_version (version, applied_ms) VALUES (999, 0)"),
+		1);
 	assert_int_equal(store_open(url, &other, &e), -EPROTO);
 	assert_non_null(strstr(e.text, "999"));
 }
@@ -233,7 +246,8 @@ static void test_keys(void **st)
 		char hash[65];
 
 		str_format(hash, sizeof(hash), "%064x", i + 1);
-		assert_int_equal(store_key_add(s, i % 2 ? "acme" : "other", "", hash, "", &k, &e), 0);
+		assert_int_equal(store_key_add(s, i % 2 ? "acme" : "other", "", hash, "", &k, &e),
+				 0);
 	}
 	assert_int_equal(store_key_list(s, "", &list, &n, &e), 0);
 	assert_int_equal(n, 41);
@@ -320,7 +334,8 @@ static void test_create(void **st)
 	struct store_op op = create(id), same;
 	struct identity i;
 
-	assert_true(op.id > 0 && op.kind == LIFE_EV_CREATE && op.state == STORE_OP_CLAIMED && op.tries == 1);
+	assert_true(op.id > 0 && op.kind == LIFE_EV_CREATE && op.state == STORE_OP_CLAIMED &&
+		    op.tries == 1);
 	assert_string_equal(op.claimer, "api-1");
 	assert_int_equal(store_op_get(s, op.id, &same, &e), 0);
 	assert_memory_equal(&op, &same, sizeof(op));
@@ -445,7 +460,9 @@ static void test_life(void **st)
 	assert_int_equal(store_sandbox_set_end(s, id, 5, &e), -ENOENT);
 	assert_int_equal(id_new_activation(b.activation), 0);
 	assert_int_equal(store_create(s, &b, "api-1", "r", &op, &e), -EEXIST);
-	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes WHERE env LIKE '%SECRET%' OR metadata <> '{}'"), 0);
+	assert_int_equal(
+		count("SELECT COUNT(*) FROM sandboxes WHERE env LIKE '%SECRET%' OR metadata <> '{}'"),
+		0);
 	assert_int_equal(count("SELECT COUNT(*) FROM executions"), 3);
 }
 
@@ -616,7 +633,8 @@ static size_t pages(struct store_list q, char seen[64][ID_SANDBOX_LEN + 1])
 
 static void test_list(void **st)
 {
-	char ids[20][ID_SANDBOX_LEN + 1], up[64][ID_SANDBOX_LEN + 1], down[64][ID_SANDBOX_LEN + 1], next[64];
+	char ids[20][ID_SANDBOX_LEN + 1], up[64][ID_SANDBOX_LEN + 1], down[64][ID_SANDBOX_LEN + 1],
+		next[64];
 	struct store_sandbox *list;
 	struct store_op op;
 	size_t n;
@@ -627,7 +645,11 @@ static void test_list(void **st)
 	}
 	for (unsigned limit = 1; limit <= 21; limit += 4) {
 		assert_int_equal(pages((struct store_list){ .limit = limit }, up), 20);
-		assert_int_equal(pages((struct store_list){ .limit = limit, .newest_first = true, .tenant = "acme" }, down), 20);
+		assert_int_equal(pages((struct store_list) { .limit = limit,
+							     .newest_first = true,
+							     .tenant = "acme" },
+				       down),
+				 20);
 		for (int i = 0; i < 20; i++) {
 			int found = 0;
 
@@ -645,14 +667,21 @@ static void test_list(void **st)
 	assert_int_equal(pages((struct store_list){ .limit = 5 }, up), 19);
 	assert_int_equal(pages((struct store_list){ .limit = 5, .state_csv = "stopped" }, up), 1);
 	assert_string_equal(up[0], ids[3]);
-	assert_int_equal(pages((struct store_list){ .limit = 5, .state_csv = "running,stopped" }, up), 19);
+	assert_int_equal(pages((struct store_list) { .limit = 5, .state_csv = "running,stopped" },
+			       up),
+			 19);
 	assert_int_equal(pages((struct store_list){ .limit = 5, .state_csv = "run" }, up), 0);
 	assert_int_equal(pages((struct store_list){ .limit = 5, .state_csv = "paused" }, up), 0);
 	assert_int_equal(store_sandbox_set_end(s, ids[7], 1000, &e), 0);
-	assert_int_equal(pages((struct store_list){ .limit = 5, .expired_before_ms = 2000 }, up), 1);
+	assert_int_equal(pages((struct store_list) { .limit = 5, .expired_before_ms = 2000 }, up),
+			 1);
 	assert_string_equal(up[0], ids[7]);
-	assert_int_equal(pages((struct store_list){ .limit = 5, .expired_before_ms = 1000 }, up), 0);
-	for (const char *const *c = (const char *const[]){ "x", "1", "1.", ".", "-1.iabcdefghij0123456789", "1.x", "1.' OR 1", NULL }; *c; c++) {
+	assert_int_equal(pages((struct store_list) { .limit = 5, .expired_before_ms = 1000 }, up),
+			 0);
+	for (const char *const *c =
+		     (const char *const[]) { "x", "1", "1.", ".", "-1.iabcdefghij0123456789", "1.x",
+					     "1.' OR 1", NULL };
+	     *c; c++) {
 		struct store_list q = { .cursor = *c };
 
 		assert_int_equal(store_sandbox_list(s, &q, &list, &n, next, &e), -EINVAL);
@@ -679,7 +708,9 @@ static void race_child(int out, int number)
 
 		if (r == -ENOENT)
 			break;
-		if (r < 0 || store_finish(mine, &op, op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING, NULL, &e) < 0)
+		if (r < 0 ||
+		    store_finish(mine, &op, op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING,
+				 NULL, &e) < 0)
 			_exit(3);
 		if (write(out, &op.id, sizeof(op.id)) != sizeof(op.id))
 			_exit(4);
@@ -730,7 +761,10 @@ static void test_race(void **st)
 	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes WHERE deleted_ms = 0"), 0);
 }
 
-/* Two handles of one process: one waits for the other's write, and neither loses its locks by opening a third. */
+/*
+ * Two handles of one process: one waits for the other's write, and neither loses its locks by
+ * opening a third.
+ */
 static void test_two_handles(void **st)
 {
 	struct store *a = open_store(), *b = open_store(), *c;
@@ -800,7 +834,8 @@ static void test_killed_in_transaction(void **st)
 		struct db_tx tx;
 
 		s = open_store();
-		if (db_begin(s->db, &tx, &e) == 0 && db_exec(s->db, &e, "UPDATE sandboxes SET observed = 'stopping'") == 1 &&
+		if (db_begin(s->db, &tx, &e) == 0 &&
+		    db_exec(s->db, &e, "UPDATE sandboxes SET observed = 'stopping'") == 1 &&
 		    db_exec(s->db, &e, "DELETE FROM operations") == 1)
 			raise(SIGKILL);
 		_exit(1);
@@ -812,7 +847,10 @@ static void test_killed_in_transaction(void **st)
 	submitted(id, LIFE_EV_STOP);             /* and nothing is locked */
 }
 
-/* With failpoints: before the commit nothing has happened, after it all. Repeating the request converges. */
+/*
+ * With failpoints: before the commit nothing has happened, after it all. Repeating the request
+ * converges.
+ */
 static void test_killed_at_commit(void **st)
 {
 	static const struct { const char *line; int before; } points[] = {
@@ -832,7 +870,9 @@ static void test_killed_at_commit(void **st)
 
 		running(id);
 		store_close(s);
-		assert_int_equal(fd_write_file(AT_FDCWD, file, points[i].line, strlen(points[i].line), 0600), 0);
+		assert_int_equal(fd_write_file(AT_FDCWD, file, points[i].line,
+					       strlen(points[i].line), 0600),
+				 0);
 		pid = fork();
 		if (pid == 0) {
 			s = NULL;
@@ -845,7 +885,8 @@ static void test_killed_at_commit(void **st)
 		wait_killed(pid);
 		unlink(file);
 		s = open_store();
-		expect(id, LIFE_RUNNING, points[i].before ? LIFE_RUNNING : LIFE_STARTING, points[i].before ? 1 : 2, "");
+		expect(id, LIFE_RUNNING, points[i].before ? LIFE_RUNNING : LIFE_STARTING,
+		       points[i].before ? 1 : 2, "");
 		if (points[i].before) {
 			op = submitted(id, LIFE_EV_START);
 		} else {
@@ -858,7 +899,10 @@ static void test_killed_at_commit(void **st)
 	}
 }
 
-/* Makes, changes and ends sandboxes until it is killed; every second operation is left without an end. */
+/*
+ * Makes, changes and ends sandboxes until it is killed; every second operation is left without an
+ * end.
+ */
 static void churn(void)
 {
 	char id[ID_SANDBOX_LEN + 1];
@@ -868,8 +912,11 @@ static void churn(void)
 		op = create(id);
 		if (i % 2 && store_finish(s, &op, LIFE_RUNNING, NULL, &e) < 0)
 			_exit(1);
-		if (store_submit(s, id, "", i % 3 ? LIFE_EV_START : LIFE_EV_DELETE, "churn", "r", &op, &e) == 0 && i % 4 == 3)
-			store_finish(s, &op, op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING, NULL, NULL);
+		if (store_submit(s, id, "", i % 3 ? LIFE_EV_START : LIFE_EV_DELETE, "churn", "r",
+				 &op, &e) == 0 &&
+		    i % 4 == 3)
+			store_finish(s, &op, op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING,
+				     NULL, NULL);
 	}
 }
 
@@ -878,17 +925,23 @@ static void check_invariants(void)
 	autorows struct db_rows q = { 0 };
 
 	/* In transition if and only if an operation is unfinished. */
-	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes b WHERE b.deleted_ms = 0 AND"
-			       " (b.observed IN ('creating', 'starting', 'stopping', 'deleting')) <>"
-			       " EXISTS (SELECT 1 FROM operations o WHERE o.sandbox = b.id AND o.state IN ('queued', 'claimed'))"), 0);
+	assert_int_equal(
+		count("SELECT COUNT(*) FROM sandboxes b WHERE b.deleted_ms = 0 AND"
+		      " (b.observed IN ('creating', 'starting', 'stopping', 'deleting')) <>"
+		      " EXISTS (SELECT 1 FROM operations o WHERE o.sandbox = b.id AND o.state IN ('queued', 'claimed'))"),
+		0);
 	/* One row for each execution; at most the newest goes on. */
 	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes b WHERE b.generation <>"
 			       " (SELECT COUNT(*) FROM executions x WHERE x.sandbox = b.id)"), 0);
-	assert_int_equal(count("SELECT COUNT(*) FROM executions x JOIN sandboxes b ON b.id = x.sandbox"
-			       " WHERE x.ended_ms = 0 AND (x.generation <> b.generation OR x.activation <> b.activation)"), 0);
+	assert_int_equal(
+		count("SELECT COUNT(*) FROM executions x JOIN sandboxes b ON b.id = x.sandbox"
+		      " WHERE x.ended_ms = 0 AND (x.generation <> b.generation OR x.activation <> b.activation)"),
+		0);
 	/* A tombstone has no unfinished work. */
-	assert_int_equal(count("SELECT COUNT(*) FROM operations o JOIN sandboxes b ON b.id = o.sandbox"
-			       " WHERE b.deleted_ms > 0 AND o.state IN ('queued', 'claimed')"), 0);
+	assert_int_equal(
+		count("SELECT COUNT(*) FROM operations o JOIN sandboxes b ON b.id = o.sandbox"
+		      " WHERE b.deleted_ms > 0 AND o.state IN ('queued', 'claimed')"),
+		0);
 	assert_int_equal(db_query(s->db, &e, &q, "PRAGMA integrity_check"), 0);
 	assert_int_equal(db_next(&q, &e), 1);
 	assert_string_equal(db_str(&q, 0), "ok");
@@ -916,8 +969,12 @@ static void test_killed_anywhere(void **st)
 	struct store_op op;
 	clock_set_shift_ms(STORE_LEASE_MS + 60000);
 	while (store_claim(s, "ctl-1", &op, &e) == 0)
-		assert_int_equal(store_finish(s, &op, op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING, NULL, &e), 0);
-	assert_int_equal(count("SELECT COUNT(*) FROM operations WHERE state IN ('queued', 'claimed')"), 0);
+		assert_int_equal(store_finish(s, &op,
+					      op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING,
+					      NULL, &e),
+				 0);
+	assert_int_equal(
+		count("SELECT COUNT(*) FROM operations WHERE state IN ('queued', 'claimed')"), 0);
 	check_invariants();
 }
 
@@ -939,11 +996,34 @@ static int drop_dir(void **st)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		T(test_open), T(test_durable), T(test_newer_schema), T(test_not_a_database), T(test_link), T(test_keys), T(test_nodes), T(test_bundle),
-		T(test_templates), T(test_create), T(test_activation_unique), T(test_create_fails),
-		T(test_reason_is_cut_between_characters), T(test_life), T(test_start_fails), T(test_observed), T(test_queue),
-		T(test_queue_behind_failure), T(test_lease), T(test_release), T(test_superseded), T(test_list), T(test_race),
-		T(test_two_handles), T(test_open_race), T(test_killed_in_transaction), T(test_killed_at_commit), T(test_killed_anywhere),
+		T(test_open),
+		T(test_durable),
+		T(test_newer_schema),
+		T(test_not_a_database),
+		T(test_link),
+		T(test_keys),
+		T(test_nodes),
+		T(test_bundle),
+		T(test_templates),
+		T(test_create),
+		T(test_activation_unique),
+		T(test_create_fails),
+		T(test_reason_is_cut_between_characters),
+		T(test_life),
+		T(test_start_fails),
+		T(test_observed),
+		T(test_queue),
+		T(test_queue_behind_failure),
+		T(test_lease),
+		T(test_release),
+		T(test_superseded),
+		T(test_list),
+		T(test_race),
+		T(test_two_handles),
+		T(test_open_race),
+		T(test_killed_in_transaction),
+		T(test_killed_at_commit),
+		T(test_killed_anywhere),
 	};
 
 	return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -16,8 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	obj = manifest_to_json(&m, NULL);
 	text = obj ? json_dumps(obj, JSON_COMPACT) : NULL;
-	if (!text || manifest_parse(text, strlen(text), &back, NULL) < 0 || memcmp(&m, &back, sizeof(m)) != 0 ||
-	    manifest_match(&m, &back, MANIFEST_ALL, NULL) < 0)
+	if (!text || manifest_parse(text, strlen(text), &back, NULL) < 0 ||
+	    memcmp(&m, &back, sizeof(m)) != 0 || manifest_match(&m, &back, MANIFEST_ALL, NULL) < 0)
 		abort();
 	free(text);
 	json_decref(obj);

@@ -1,6 +1,6 @@
 /*
- * The bytes of a VMM as the driver hears them: opening, three commands, then events until the end. A byte of value 1 in the
- * input waits for the next command (qmp_peer.h).
+ * The bytes of a VMM as the driver hears them: opening, three commands, then events until the end.
+ * A byte of value 1 in the input waits for the next command (qmp_peer.h).
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -39,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size > FUZZ_QMP_BYTES_MAX)
 		return 0;
-	if (vmm_open(&vmm_qemu, qmp_peer_start(&p, (const char *)data, size, false), 50, &vm, NULL) == 0)
+	if (vmm_open(&vmm_qemu, qmp_peer_start(&p, (const char *)data, size, false), 50, &vm,
+		     NULL) == 0)
 		listen_to(vm);
 	vmm_close(vm);
 	qmp_peer_end(&p);

@@ -1,4 +1,7 @@
-/* Manifests; see manifest.h. One table says of every field its place, its form and the part it belongs to. */
+/*
+ * Manifests; see manifest.h. One table says of every field its place, its form and the part it
+ * belongs to.
+ */
 #include "vmm/manifest.h"
 
 #include <errno.h>
@@ -61,7 +64,8 @@ static const struct rule {
 	TEXT(accel, MANIFEST_HOST, 3, 3, WORD),
 	TEXT(cpu_model, MANIFEST_HOST, 1, 31, RELEASE ",="),
 	DIGEST(cpu_host, MANIFEST_HOST),
-	{ "tsc_khz", RULE_TSC, MANIFEST_HOST, offsetof(struct manifest, tsc_khz), 100000, 10000000, NULL },
+	{ "tsc_khz", RULE_TSC, MANIFEST_HOST, offsetof(struct manifest, tsc_khz), 100000, 10000000,
+	  NULL },
 	NUMBER(device_set, MANIFEST_HOST, 1, 1000),
 	NUMBER(memory_mib, MANIFEST_SHAPE, VMM_MEMORY_MIB_MIN, VMM_MEMORY_MIB_MAX),
 	NUMBER(vcpus, MANIFEST_SHAPE, 1, VMM_VCPUS_MAX),
@@ -102,7 +106,8 @@ static bool rule_holds(const struct manifest *m, const struct rule *r)
 static int check(const struct manifest *m, struct err *e)
 {
 	if (m->version != MANIFEST_VERSION)
-		return err_set(e, -EBADMSG, "the manifest has version %" PRIu64 ", this program knows %d",
+		return err_set(e, -EBADMSG,
+			       "the manifest has version %" PRIu64 ", this program knows %d",
 			       m->version, MANIFEST_VERSION);
 	for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
 		if (!rule_holds(m, &rules[i]))
@@ -139,7 +144,8 @@ int manifest_parse(const char *text, size_t n, struct manifest *ret, struct err 
 	int r;
 
 	if (n > MANIFEST_BYTES_MAX)
-		return err_set(e, -EBADMSG, "the manifest is larger than %d bytes", MANIFEST_BYTES_MAX);
+		return err_set(e, -EBADMSG, "the manifest is larger than %d bytes",
+			       MANIFEST_BYTES_MAX);
 	obj = ipc_parse_json(text, n, 2, e);
 	if (!obj) {
 		err_wrap(e, "manifest");
@@ -160,8 +166,8 @@ static int differ(const struct rule *r, const struct manifest *have, const struc
 {
 	if (r->kind == RULE_TEXT)
 		return err_set_code(e, -EXDEV, "snapshot-mismatch",
-				    "the snapshot was made with %s '%.64s', here is '%.64s'", r->name,
-				    text_of(have, r), text_of(want, r));
+				    "the snapshot was made with %s '%.64s', here is '%.64s'",
+				    r->name, text_of(have, r), text_of(want, r));
 	return err_set_code(e, -EXDEV, "snapshot-mismatch",
 			    "the snapshot was made with %s %" PRIu64 ", here is %" PRIu64, r->name,
 			    number_of(have, r), number_of(want, r));
@@ -181,7 +187,8 @@ static bool same(const struct rule *r, const struct manifest *have, const struct
 	return number_of(have, r) == number_of(want, r);
 }
 
-int manifest_match(const struct manifest *have, const struct manifest *want, unsigned parts, struct err *e)
+int manifest_match(const struct manifest *have, const struct manifest *want, unsigned parts,
+		   struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(rules); i++) {
 		const struct rule *r = &rules[i];
@@ -199,8 +206,12 @@ int manifest_match(const struct manifest *have, const struct manifest *want, uns
 
 #define CPUINFO_BYTES_MAX (4u << 20)
 
-/* Of the first processor in /proc/cpuinfo: lines that say what a guest can see. Speed and microcode may change. */
-static const char *const cpuinfo_keys[] = { "vendor_id", "cpu family", "model\t", "stepping", "flags", NULL };
+/*
+ * Of the first processor in /proc/cpuinfo: lines that say what a guest can see. Speed and microcode
+ * may change.
+ */
+static const char *const cpuinfo_keys[] = { "vendor_id", "cpu family", "model\t",
+					    "stepping",	 "flags",      NULL };
 
 static bool cpuinfo_wanted(const char *line)
 {

@@ -1,9 +1,10 @@
 /*
- * The manifest of a snapshot or template, version 1: all that binds it to the VMM which made it. It is the only guard: a VMM loads
- * a state that does not fit as "completed" and leaves a dead guest (wrong CPU model, seen), or hides a device from it.
+ * The manifest of a snapshot or template, version 1: all that binds it to the VMM which made it. It
+ * is the only guard: a VMM loads a state that does not fit as "completed" and leaves a dead guest
+ * (wrong CPU model, seen), or hides a device from it.
  *
- * JSON, strict: every field is there, no other one is, each within its size and its form (manifest.c has the table). A field that
- * a later version adds comes with a new version number.
+ * JSON, strict: every field is there, no other one is, each within its size and its form
+ * (manifest.c has the table). A field that a later version adds comes with a new version number.
  */
 #ifndef VMM_MANIFEST_H
 #define VMM_MANIFEST_H
@@ -43,21 +44,34 @@ struct manifest {
 	char state_digest[MANIFEST_DIGEST_HEX + 1];
 };
 
-enum manifest_part { MANIFEST_HOST = 1, MANIFEST_SHAPE = 2, MANIFEST_SOFTWARE = 4, MANIFEST_ALL = 7 };
+enum manifest_part {
+	MANIFEST_HOST = 1,
+	MANIFEST_SHAPE = 2,
+	MANIFEST_SOFTWARE = 4,
+	MANIFEST_ALL = 7
+};
 
-/* -EBADMSG with a sentence: not JSON, not version 1, a field missing, unknown, of a wrong form. *ret only on success. */
+/*
+ * -EBADMSG with a sentence: not JSON, not version 1, a field missing, unknown, of a wrong form.
+ * *ret only on success.
+ */
 int manifest_parse(const char *text, size_t n, struct manifest *ret, struct err *e);
 int manifest_from_json(json_t *obj, struct manifest *ret, struct err *e);
 /* A new object; NULL when a field has a wrong form (a bug of the caller; `e` says which). */
 json_t *manifest_to_json(const struct manifest *m, struct err *e);
 
 /*
- * May a snapshot with manifest `have` run where `want` is offered? Compares the given parts, TSC rates with
- * VMM_TSC_TOLERANCE_PPM. 0, or -EXDEV with the first difference ("the snapshot needs accel 'kvm', here is 'tcg'").
+ * May a snapshot with manifest `have` run where `want` is offered? Compares the given parts, TSC
+ * rates with VMM_TSC_TOLERANCE_PPM. 0, or -EXDEV with the first difference ("the snapshot needs
+ * accel 'kvm', here is 'tcg'").
  */
-int manifest_match(const struct manifest *have, const struct manifest *want, unsigned parts, struct err *e);
+int manifest_match(const struct manifest *have, const struct manifest *want, unsigned parts,
+		   struct err *e);
 
-/* Digest of what this machine's CPU shows to a guest under `accel` (KVM: vendor, family, model, stepping, flags of /proc/cpuinfo). */
+/*
+ * Digest of what this machine's CPU shows to a guest under `accel` (KVM: vendor, family, model,
+ * stepping, flags of /proc/cpuinfo).
+ */
 int manifest_cpu_host(enum vmm_accel accel, char ret[MANIFEST_DIGEST_HEX + 1], struct err *e);
 
 #endif

@@ -3,11 +3,12 @@
  *
  * Theory of operation
  *
- * The child unshares mount, network and IPC namespaces, binds the VMM's tree on itself, binds kernel and initrd on
- * the empty files that the tree has for them, pivots into it, drops to the uid, and executes. The parent has connected
- * to the control socket before (the connection waits in the backlog until the VMM accepts it), so nobody else can be first.
- * The VM is over when its agent opened the port, when it stopped for whatever reason, or when the time is up; then the
- * child is killed and reaped, and the namespaces go with it.
+ * The child unshares mount, network and IPC namespaces, binds the VMM's tree on itself, binds
+ * kernel and initrd on the empty files that the tree has for them, pivots into it, drops to the
+ * uid, and executes. The parent has connected to the control socket before (the connection waits in
+ * the backlog until the VMM accepts it), so nobody else can be first. The VM is over when its agent
+ * opened the port, when it stopped for whatever reason, or when the time is up; then the child is
+ * killed and reaped, and the namespaces go with it.
  */
 #include "vmm/probe.h"
 
@@ -70,10 +71,16 @@ static int enter_tree(const struct probe_conf *c)
 		r = bind_file(c->initrd, "initrd.gz");
 	if (r < 0)
 		return r;
-	/* pivot_root(2): with both the same, the old root lies over the new one and is unmounted at once. */
+	/*
+	 * pivot_root(2): with both the same, the old root lies over the new one and is unmounted at
+	 * once.
+	 */
 	if (syscall(SYS_pivot_root, ".", ".") == 0)
 		return umount2(".", MNT_DETACH) < 0 || chdir("/") < 0 ? -errno : 0;
-	/* EINVAL: our own root is no mount point (we are in a chroot). No descriptor leads out of this one. */
+	/*
+	 * EINVAL: our own root is no mount point (we are in a chroot). No descriptor leads out of
+	 * this one.
+	 */
 	if (errno != EINVAL || chroot(".") < 0 || chdir("/") < 0)
 		return -errno;
 	return 0;
@@ -92,7 +99,10 @@ static int drop_rights(const struct probe_conf *c)
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-/* What the child takes along. kvm is -1 with software emulation; words takes what the VMM complains. */
+/*
+ * What the child takes along. kvm is -1 with software emulation; words takes what the VMM
+ * complains.
+ */
 struct child_fds { int listener, kvm, words; };
 
 /* Puts descriptors where the VMM looks for them, and nothing else. */
@@ -111,8 +121,8 @@ static int place_fds(const struct child_fds *f)
 	null = fcntl(null, F_DUPFD_CLOEXEC, VMM_FD_KVM + 1);
 	for (int i = VMM_FD_CONTROL + 1; i <= VMM_FD_KVM; i++)
 		close(i);
-	if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(words, 2) < 0 || dup2(listener, VMM_FD_CONTROL) < 0 ||
-	    dup2(kvm, VMM_FD_KVM) < 0)
+	if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(words, 2) < 0 ||
+	    dup2(listener, VMM_FD_CONTROL) < 0 || dup2(kvm, VMM_FD_KVM) < 0)
 		return -errno;
 	return proc_close_fds_from(VMM_FD_KVM + 1);
 }
@@ -147,7 +157,9 @@ static void __attribute__((noreturn)) child(const struct probe_conf *c, const st
 
 /* ---- The parent ---- */
 
-/* A listening socket with a name that the kernel chose (unix(7), autobind), and a connection to it. */
+/*
+ * A listening socket with a name that the kernel chose (unix(7), autobind), and a connection to it.
+ */
 static int control_pair(int *ret_listener, int *ret_conn)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -157,8 +169,8 @@ static int control_pair(int *ret_listener, int *ret_conn)
 
 	if (listener < 0 || conn < 0)
 		return -errno;
-	if (bind(listener, (struct sockaddr *)&a, sizeof(a.sun_family)) < 0 || listen(listener, 1) < 0 ||
-	    getsockname(listener, (struct sockaddr *)&a, &n) < 0 ||
+	if (bind(listener, (struct sockaddr *)&a, sizeof(a.sun_family)) < 0 ||
+	    listen(listener, 1) < 0 || getsockname(listener, (struct sockaddr *)&a, &n) < 0 ||
 	    connect(conn, (struct sockaddr *)&a, n) < 0)
 		return -errno;
 	*ret_listener = TAKE_FD(listener);
@@ -182,7 +194,8 @@ static int judge(struct vmm *vm, struct err *e)
 		return 0;
 	if (vmm_status(vm, &state, 2000, e) < 0)
 		return -EIO;
-	return err_set(e, -EIO, "its guest died before it reached its agent (%s)", vmm_run_names[state]);
+	return err_set(e, -EIO, "its guest died before it reached its agent (%s)",
+		       vmm_run_names[state]);
 }
 
 static int watch(struct vmm *vm, int64_t deadline_ms, struct err *e)
@@ -217,9 +230,12 @@ static int end_child(pid_t pid)
 	return status;
 }
 
-/* Forks the child. Here only the child holds the listener afterwards, so that its death ends the connection. */
-static int start(const struct probe_conf *c, enum vmm_accel accel, const struct vmm_argv *argv, pid_t *ret_pid,
-		 int *ret_conn, int *ret_words, struct err *e)
+/*
+ * Forks the child. Here only the child holds the listener afterwards, so that its death ends the
+ * connection.
+ */
+static int start(const struct probe_conf *c, enum vmm_accel accel, const struct vmm_argv *argv,
+		 pid_t *ret_pid, int *ret_conn, int *ret_words, struct err *e)
 {
 	autoclose int listener = -1, conn = -1, kvm = -1, words_in = -1, words_out = -1;
 	int words[2], r;
@@ -238,7 +254,8 @@ static int start(const struct probe_conf *c, enum vmm_accel accel, const struct 
 	if (pid < 0)
 		return err_errno(e, -errno, "no process");
 	if (pid == 0)
-		child(c, argv, &(struct child_fds){ .listener = listener, .kvm = kvm, .words = words_out });
+		child(c, argv,
+		      &(struct child_fds) { .listener = listener, .kvm = kvm, .words = words_out });
 	*ret_words = TAKE_FD(words_in);
 	*ret_conn = TAKE_FD(conn);
 	*ret_pid = pid;
@@ -251,7 +268,8 @@ static int explain(int r, int status, int words, struct err *e)
 	char text[PROBE_WORDS_MAX];
 	ssize_t n;
 
-	if (WIFEXITED(status) && WEXITSTATUS(status) >= CHILD_FDS && WEXITSTATUS(status) <= CHILD_EXEC)
+	if (WIFEXITED(status) && WEXITSTATUS(status) >= CHILD_FDS &&
+	    WEXITSTATUS(status) <= CHILD_EXEC)
 		return err_set(e, -EIO, "%s", child_steps[WEXITSTATUS(status) - CHILD_FDS]);
 	/* The writers are dead: what is in the pipe is all. */
 	n = read(words, text, sizeof(text));
@@ -267,7 +285,9 @@ static int explain(int r, int status, int words, struct err *e)
 
 int probe_run(const struct probe_conf *c, enum vmm_accel accel, int timeout_ms, struct err *e)
 {
-	struct vmm_spec spec = { .mode = VMM_PROBE, .accel = accel, .memory_mib = PROBE_MEMORY_MIB, .vcpus = 1 };
+	struct vmm_spec spec = {
+		.mode = VMM_PROBE, .accel = accel, .memory_mib = PROBE_MEMORY_MIB, .vcpus = 1
+	};
 	int64_t deadline = clock_mono_ms() + timeout_ms;
 	struct vmm_argv argv = { 0 };
 	struct vmm *vm = NULL;
@@ -369,13 +389,17 @@ static void remember(const char *dir, const char *path, const struct probe_resul
 		fd_write_file(AT_FDCWD, path, note, strlen(note), 0644);
 }
 
-/* Is there a device at all that speaks the API? Linux, Documentation/virt/kvm/api.rst: version 12 for ever. */
+/*
+ * Is there a device at all that speaks the API? Linux, Documentation/virt/kvm/api.rst: version 12
+ * for ever.
+ */
 static int kvm_present(char why[PROBE_WHY_MAX])
 {
 	autoclose int fd = open(VMM_KVM_DEVICE, O_RDWR | O_CLOEXEC);
 
 	if (fd < 0) {
-		str_format(why, PROBE_WHY_MAX, "this machine has no usable %s (%s)", VMM_KVM_DEVICE, strerror(errno));
+		str_format(why, PROBE_WHY_MAX, "this machine has no usable %s (%s)", VMM_KVM_DEVICE,
+			   strerror(errno));
 		return -ENODEV;
 	}
 	if (ioctl(fd, KVM_GET_API_VERSION, 0) != KVM_API_VERSION) {
@@ -407,14 +431,16 @@ static int decide(const struct probe_conf *c, struct probe_result *ret, struct e
 		ret->accel = VMM_ACCEL_KVM;
 		str_format(ret->why, sizeof(ret->why), "a probe VM with KVM reached its agent");
 	} else {
-		str_format(ret->why, sizeof(ret->why), "%s is there, but a probe VM on it failed: %.120s",
-			   VMM_KVM_DEVICE, why.text);
+		str_format(ret->why, sizeof(ret->why),
+			   "%s is there, but a probe VM on it failed: %.120s", VMM_KVM_DEVICE,
+			   why.text);
 	}
 	remember(dir, path, ret);
 	return 0;
 }
 
-int probe_accel(const struct probe_conf *c, const char *wanted, struct probe_result *ret, struct err *e)
+int probe_accel(const struct probe_conf *c, const char *wanted, struct probe_result *ret,
+		struct err *e)
 {
 	const char *forced = getenv("SPACE_ACCEL");
 	struct probe_result res = { 0 };
@@ -426,7 +452,8 @@ int probe_accel(const struct probe_conf *c, const char *wanted, struct probe_res
 		r = decide(c, &res, e);
 	} else {
 		if (vmm_accel_of(wanted, &res.accel) < 0)
-			return err_set(e, -EINVAL, "the accelerator is auto, kvm or tcg, not '%.32s'", wanted);
+			return err_set(e, -EINVAL,
+				       "the accelerator is auto, kvm or tcg, not '%.32s'", wanted);
 		if (res.accel == VMM_ACCEL_KVM && kvm_present(res.why) < 0)
 			return err_set(e, -ENODEV, "KVM is demanded, but %s", res.why);
 		res.forced = true;

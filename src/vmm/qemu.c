@@ -1,8 +1,9 @@
 /*
  * The QEMU driver's live half: commands over QMP, what the events mean.
  *
- * Device state goes through descriptors: add-fd puts one into a set of QEMU's, `file:/dev/fdset/N` names it, so the jail
- * needs no file. QEMU wants the access mode to match exactly: O_RDONLY to load, O_WRONLY to save.
+ * Device state goes through descriptors: add-fd puts one into a set of QEMU's, `file:/dev/fdset/N`
+ * names it, so the jail needs no file. QEMU wants the access mode to match exactly: O_RDONLY to
+ * load, O_WRONLY to save.
  */
 #include "vmm/qemu.h"
 
@@ -185,7 +186,10 @@ static int qemu_poll(struct vmm *vm, struct err *e) { return qmp_poll(qemu_of(vm
 
 /* ---- Commands ---- */
 
-/* QEMU's RunState (qapi/run-state.json). What is not here is a crash: "internal-error", "watchdog", "colo". */
+/*
+ * QEMU's RunState (qapi/run-state.json). What is not here is a crash: "internal-error", "watchdog",
+ * "colo".
+ */
 static const struct {
 	const char *name;
 	enum vmm_run_state state;
@@ -237,7 +241,8 @@ static int add_fd(struct qemu *q, int fd, int timeout_ms, json_int_t *ret_set, s
 	if (r < 0)
 		return r;
 	set = json_object_get(answer, "fdset-id");
-	if (!json_is_integer(set) || json_integer_value(set) < 0 || json_integer_value(set) > INT32_MAX)
+	if (!json_is_integer(set) || json_integer_value(set) < 0 ||
+	    json_integer_value(set) > INT32_MAX)
 		return err_set(e, -EPROTO, "the VMM did not say where it put the descriptor");
 	*ret_set = json_integer_value(set);
 	return 0;
@@ -245,7 +250,8 @@ static int add_fd(struct qemu *q, int fd, int timeout_ms, json_int_t *ret_set, s
 
 static int remove_fd(struct qemu *q, json_int_t set, int timeout_ms, struct err *e)
 {
-	return qmp_call(q->qmp, "remove-fd", json_pack("{s:I}", "fdset-id", set), -1, timeout_ms, NULL, e);
+	return qmp_call(q->qmp, "remove-fd", json_pack("{s:I}", "fdset-id", set), -1, timeout_ms,
+			NULL, e);
 }
 
 static int load_failed(struct qemu *q, int timeout_ms, struct err *e)
@@ -291,13 +297,15 @@ static int qemu_load(struct vmm *vm, int state_fd, int timeout_ms, struct err *e
 		return r;
 	q->migration[0] = '\0';
 	r = qmp_call(q->qmp, "migrate-set-capabilities",
-		     json_pack("{s:[{s:s,s:b}]}", "capabilities", "capability", "events", "state", 1), -1,
-		     timeout_ms, NULL, e);
+		     json_pack("{s:[{s:s,s:b}]}", "capabilities", "capability", "events", "state",
+			       1),
+		     -1, timeout_ms, NULL, e);
 	if (r < 0)
 		return r;
 	str_format(uri, sizeof(uri), "file:/dev/fdset/%" JSON_INTEGER_FORMAT, set);
-	r = qmp_call(q->qmp, "migrate-incoming", json_pack("{s:s,s:b}", "uri", uri, "exit-on-error", 0), -1,
-		     timeout_ms, NULL, e);
+	r = qmp_call(q->qmp, "migrate-incoming",
+		     json_pack("{s:s,s:b}", "uri", uri, "exit-on-error", 0), -1, timeout_ms, NULL,
+		     e);
 	if (r < 0)
 		return r;
 	r = load_wait(q, deadline, e);
@@ -317,14 +325,15 @@ static int qemu_save(struct vmm *vm, int state_fd, int timeout_ms, struct err *e
 	if (r < 0)
 		return r;
 	if (state != VMM_RUN_PAUSED && state != VMM_RUN_IO_ERROR)
-		return err_set(e, -EBUSY, "a VM that is %s cannot be saved: stop it first", vmm_run_names[state]);
+		return err_set(e, -EBUSY, "a VM that is %s cannot be saved: stop it first",
+			       vmm_run_names[state]);
 	r = add_fd(q, state_fd, timeout_ms, &set, e);
 	if (r < 0)
 		return r;
 	str_format(name, sizeof(name), "/dev/fdset/%" JSON_INTEGER_FORMAT, set);
 	/* live:false: the images stay active, so the VM can go on in this process. */
-	r = qmp_call(q->qmp, "xen-save-devices-state", json_pack("{s:s,s:b}", "filename", name, "live", 0), -1,
-		     timeout_ms, NULL, e);
+	r = qmp_call(q->qmp, "xen-save-devices-state",
+		     json_pack("{s:s,s:b}", "filename", name, "live", 0), -1, timeout_ms, NULL, e);
 	if (r == -EREMOTEIO) {
 		remove_fd(q, set, timeout_ms, NULL);
 		return r;
@@ -339,7 +348,8 @@ static int qemu_console(struct vmm *vm, char **ret, size_t *ret_len, int timeout
 	size_t n;
 	/* base64: as text QEMU would replace what is not UTF-8. */
 	int r = qmp_call(qemu_of(vm)->qmp, "ringbuf-read",
-			 json_pack("{s:s,s:i,s:s}", "device", "con", "size", VMM_CONSOLE_BYTES, "format", "base64"),
+			 json_pack("{s:s,s:i,s:s}", "device", "con", "size", VMM_CONSOLE_BYTES,
+				   "format", "base64"),
 			 -1, timeout_ms, &answer, e);
 
 	if (r < 0)
@@ -347,7 +357,8 @@ static int qemu_console(struct vmm *vm, char **ret, size_t *ret_len, int timeout
 	if (!json_is_string(answer))
 		return err_set(e, -EPROTO, "the VMM gave no console");
 	bytes = x_alloc(VMM_CONSOLE_BYTES + 1);
-	r = str_unb64(bytes, VMM_CONSOLE_BYTES, json_string_value(answer), json_string_length(answer), &n);
+	r = str_unb64(bytes, VMM_CONSOLE_BYTES, json_string_value(answer),
+		      json_string_length(answer), &n);
 	if (r < 0)
 		return err_set(e, -EPROTO, "the VMM's console is not base64 of at most %d bytes",
 			       VMM_CONSOLE_BYTES);

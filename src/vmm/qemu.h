@@ -1,4 +1,7 @@
-/* The QEMU driver's halves (vmm.h says what they do). Used through vmm_qemu; the tests use them directly. */
+/*
+ * The QEMU driver's halves (vmm.h says what they do). Used through vmm_qemu; the tests use them
+ * directly.
+ */
 #ifndef VMM_QEMU_H
 #define VMM_QEMU_H
 

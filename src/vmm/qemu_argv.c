@@ -3,17 +3,21 @@
  *
  * Theory of operation
  *
- * A pure function of numbers: the vector differs between boot and restore in the memory's mapping and at the end alone,
- * because the device set of a process that loads a state must be the one that saved it, in the same order. Three options
- * are needed by all that follows:
+ * A pure function of numbers: the vector differs between boot and restore in the memory's mapping
+ * and at the end alone, because the device set of a process that loads a state must be the one that
+ * saved it, in the same order. Three options are needed by all that follows:
  *
- * - tsc_early_khz: without it early boot hangs at random under emulation; tsc=reliable stops the tick of an idle guest.
- * - rom=off, readonly=on with share=off: memory is mapped privately from a file that the VMM may only read, so the page
+ * - tsc_early_khz: without it early boot hangs at random under emulation; tsc=reliable stops the
+ *   tick of an idle guest.
+ * - rom=off, readonly=on with share=off: memory is mapped privately from a file that the VMM may
+ *   only read, so the page
  *   cache holds it once for all sandboxes of a template, and a page that was written is an anonymous one.
- * - migration.send-configuration=off: xen-save-devices-state writes no such section, so the loader must not expect it.
+ * - migration.send-configuration=off: xen-save-devices-state writes no such section, so the
+ *   loader must not expect it.
  *
- * pit, pic, rtc are "auto" by default and each is a section of the state, so they are said. panic=-1 and pvpanic make a
- * dead guest an event. -no-shutdown keeps the process when the guest powers off, so that its end is ours to decide.
+ * pit, pic, rtc are "auto" by default and each is a section of the state, so they are said.
+ * panic=-1 and pvpanic make a dead guest an event. -no-shutdown keeps the process when the guest
+ * powers off, so that its end is ours to decide.
  */
 #include "vmm/qemu.h"
 
@@ -27,8 +31,8 @@
 const char *const vmm_firmware[] = { "bios-microvm.bin", "linuxboot_dma.bin", NULL };
 
 /*
- * Recorded (docs/syscalls.md). getcwd: without /proc QEMU looks for its own folder by realpath(3) of
- * argv[0].
+ * Recorded (docs/syscalls.md). getcwd: without /proc QEMU looks for its own folder by realpath(3)
+ * of argv[0].
  */
 const char *const qemu_syscalls[] = {
 	/* start, loading of libraries, firmware and state */
@@ -84,14 +88,20 @@ const char *const qemu_syscalls_kvm[] = {
 /* QEMU falls back to epoll when it hears ENOSYS. */
 const char *const qemu_enosys[] = { "io_uring_setup", NULL };
 
-/* The bytes of translated code that software emulation keeps: an upper bound, 22 MB are used after two commands (seen). */
+/*
+ * The bytes of translated code that software emulation keeps: an upper bound, 22 MB are used after
+ * two commands (seen).
+ */
 #define TCG_BUFFER_MIB 64
 
 /*
- * Software emulation runs `rep movsb` byte by byte; a guest that does not hear of fast string operations copies by words (seen: a
- * pipe copy of 23 MB/s went to 38).
+ * Software emulation runs `rep movsb` byte by byte; a guest that does not hear of fast string
+ * operations copies by words (seen: a pipe copy of 23 MB/s went to 38).
  */
-const char *qemu_cpu_model(enum vmm_accel accel) { return accel == VMM_ACCEL_TCG ? "max,erms=off,fsrm=off" : "max"; }
+const char *qemu_cpu_model(enum vmm_accel accel)
+{
+	return accel == VMM_ACCEL_TCG ? "max,erms=off,fsrm=off" : "max";
+}
 
 static int spec_check(const struct vmm_spec *s, struct err *e)
 {
@@ -103,7 +113,8 @@ static int spec_check(const struct vmm_spec *s, struct err *e)
 	if (s->vcpus < 1 || s->vcpus > VMM_VCPUS_MAX)
 		return err_set(e, -EINVAL, "a sandbox has 1 to %d virtual CPUs", VMM_VCPUS_MAX);
 	if (s->mode != VMM_RESTORE && (s->tsc_khz < 100000 || s->tsc_khz > 10000000))
-		return err_set(e, -EINVAL, "the rate of this machine's time-stamp counter is unknown");
+		return err_set(e, -EINVAL,
+			       "the rate of this machine's time-stamp counter is unknown");
 	return 0;
 }
 
@@ -114,10 +125,11 @@ int qemu_cmdline(const struct vmm_spec *s, char dst[VMM_CMDLINE_MAX], struct err
 	if (r < 0)
 		return r;
 	/* lpj skips the calibration of the delay loop; no device here needs exact delays. */
-	r = str_format(dst, VMM_CMDLINE_MAX,
-		       "console=ttyS0 quiet reboot=t panic=-1 tsc_early_khz=%u lpj=%u mitigations=off "
-		       "random.trust_cpu=on tsc=reliable nowatchdog",
-		       s->tsc_khz, 2 * s->tsc_khz);
+	r = str_format(
+		dst, VMM_CMDLINE_MAX,
+		"console=ttyS0 quiet reboot=t panic=-1 tsc_early_khz=%u lpj=%u mitigations=off "
+		"random.trust_cpu=on tsc=reliable nowatchdog",
+		s->tsc_khz, 2 * s->tsc_khz);
 	return r < 0 ? err_set(e, r, "the kernel's command line is too long") : 0;
 }
 
@@ -222,7 +234,8 @@ static void add_memory(struct vmm_argv *a, const struct vmm_spec *s)
 	if (s->mode == VMM_PROBE)
 		add(a, "memory-backend-ram,id=m0,size=%uM", s->memory_mib);
 	else
-		add(a, "memory-backend-file,id=m0,size=%uM,mem-path=" VMM_JAIL_MEM ",%s", s->memory_mib,
+		add(a, "memory-backend-file,id=m0,size=%uM,mem-path=" VMM_JAIL_MEM ",%s",
+		    s->memory_mib,
 		    s->mode == VMM_TEMPLATE ? "share=on" : "share=off,readonly=on,rom=off");
 }
 

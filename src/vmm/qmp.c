@@ -132,7 +132,10 @@ static int wait_readable(struct qmp *q, int64_t deadline_ms, struct err *e)
 	int64_t left = deadline_ms - clock_mono_ms();
 	int r;
 
-	/* A deadline that has passed counts even if there is something to read: a VMM that never falls silent would hold us up. */
+	/*
+	 * A deadline that has passed counts even if there is something to read: a VMM that never
+	 * falls silent would hold us up.
+	 */
 	do {
 		r = left > 0 ? poll(&p, 1, (int)left) : 0;
 	} while (r < 0 && errno == EINTR);
@@ -159,7 +162,10 @@ int qmp_wait(struct qmp *q, int timeout_ms, struct err *e)
 	return r < 0 ? r : pump(q, e);
 }
 
-/* The answer of the command that is out. A late one would be taken for that of the next command, so a time-out is final. */
+/*
+ * The answer of the command that is out. A late one would be taken for that of the next command, so
+ * a time-out is final.
+ */
 static int wait_answer(struct qmp *q, int64_t deadline_ms, json_t **ret, struct err *e)
 {
 	int r = 0;
@@ -186,7 +192,10 @@ static int send_line(struct qmp *q, const char *text, size_t n, int pass_fd, int
 	int r;
 
 	if (pass_fd >= 0) {
-		/* The descriptor belongs to the first byte; what does not fit may follow on its own. */
+		/*
+		 * The descriptor belongs to the first byte; what does not fit may follow on its
+		 * own.
+		 */
 		sent = fd_send(q->fd, text, n, &pass_fd, 1, 0);
 		if (sent < 0)
 			return fail(q, e, sent == -EPIPE ? -ECONNRESET : (int)sent, "sending");
@@ -251,8 +260,10 @@ static int greet(struct qmp *q, int64_t deadline_ms, struct err *e)
 	r = wait_answer(q, deadline_ms, &greeting, e);
 	if (r < 0)
 		return r;
-	major = json_object_get(json_object_get(json_object_get(json_object_get(greeting, "QMP"), "version"),
-						"qemu"), "major");
+	major = json_object_get(json_object_get(json_object_get(json_object_get(greeting, "QMP"),
+								"version"),
+						"qemu"),
+				"major");
 	if (!json_is_integer(major))
 		return fail(q, e, -EPROTO, "a malformed greeting");
 	return 0;

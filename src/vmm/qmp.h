@@ -1,10 +1,12 @@
 /*
- * A client of QEMU's machine protocol (QMP; docs/interop/qmp-spec of QEMU): JSON objects, one a line, over a connected
- * Unix stream socket. One command at a time; blocking with deadlines; events are given to a callback as they come.
+ * A client of QEMU's machine protocol (QMP; docs/interop/qmp-spec of QEMU): JSON objects, one a
+ * line, over a connected Unix stream socket. One command at a time; blocking with deadlines; events
+ * are given to a callback as they come.
  *
- * The other side is a VMM that a guest may have taken over: a message has at most QMP_MESSAGE_MAX bytes and
- * QMP_DEPTH_MAX levels, JSON is parsed strictly, an answer that nobody asked for is -EPROTO. After any error but that of a
- * command itself (-EREMOTEIO, -ENOSYS) the connection is dead and every call gives the same error again.
+ * The other side is a VMM that a guest may have taken over: a message has at most QMP_MESSAGE_MAX
+ * bytes and QMP_DEPTH_MAX levels, JSON is parsed strictly, an answer that nobody asked for is
+ * -EPROTO. After any error but that of a command itself (-EREMOTEIO, -ENOSYS) the connection is
+ * dead and every call gives the same error again.
  */
 #ifndef VMM_QMP_H
 #define VMM_QMP_H
@@ -26,14 +28,20 @@ int qmp_open(int fd, qmp_event_fn *fn, void *arg, int timeout_ms, struct qmp **r
 void qmp_free(struct qmp *q);        /* NULL is fine */
 int qmp_fd(const struct qmp *q);
 
-/* args is stolen (NULL = none). pass_fd >= 0 goes along as SCM_RIGHTS and stays the caller's. *ret: the answer's "return", caller
- * decrefs; ret may be NULL. Refused by the VMM: -ENOSYS (no such command) or -EREMOTEIO, with its reason. Gone: -ECONNRESET. */
+/*
+ * args is stolen (NULL = none). pass_fd >= 0 goes along as SCM_RIGHTS and stays the caller's. *ret:
+ * the answer's "return", caller decrefs; ret may be NULL. Refused by the VMM: -ENOSYS (no such
+ * command) or -EREMOTEIO, with its reason. Gone: -ECONNRESET.
+ */
 int qmp_call(struct qmp *q, const char *command, json_t *args, int pass_fd, int timeout_ms,
 	     json_t **ret, struct err *e);
 
 /* Handles what has arrived, without blocking. */
 int qmp_poll(struct qmp *q, struct err *e);
-/* Waits until something has arrived (events were delivered) or -ETIMEDOUT (the connection stays good). */
+/*
+ * Waits until something has arrived (events were delivered) or -ETIMEDOUT (the connection stays
+ * good).
+ */
 int qmp_wait(struct qmp *q, int timeout_ms, struct err *e);
 
 #endif

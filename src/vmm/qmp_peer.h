@@ -1,7 +1,8 @@
 /*
- * Test only: the other side of a QMP connection, played from a script by a thread. The script's parts are separated by
- * bytes of value 1: the first is sent at once, each further one after a whole line from the client has come. After the last
- * it stops writing (the client sees the end) or, with `linger`, waits for the client to leave.
+ * Test only: the other side of a QMP connection, played from a script by a thread. The script's
+ * parts are separated by bytes of value 1: the first is sent at once, each further one after a
+ * whole line from the client has come. After the last it stops writing (the client sees the end)
+ * or, with `linger`, waits for the client to leave.
  */
 #ifndef VMM_QMP_PEER_H
 #define VMM_QMP_PEER_H

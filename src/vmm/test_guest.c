@@ -1,5 +1,6 @@
 /*
- * The /init of the driver tests' guest: loads modules, opens the guest channel, and does what single letters on it say.
+ * The /init of the driver tests' guest: loads modules, opens the guest channel, and does what
+ * single letters on it say.
  *
  *	e      echoes the next byte                 o      powers off
  *	r      reboots                              p      panics the kernel (SysRq)

@@ -1,4 +1,6 @@
-/* Manifests: round trip, every field missing, wrong, unknown; every difference is found and named. */
+/*
+ * Manifests: round trip, every field missing, wrong, unknown; every difference is found and named.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,11 +16,26 @@
 #define D2 "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 static const struct manifest good = {
-	.version = 1, .driver = "qemu", .vmm = D1, .accel = "tcg", .cpu_model = "max", .cpu_host = D1,
-	.tsc_khz = 2596142, .device_set = 1, .memory_mib = 512, .vcpus = 1, .disk_bytes = 8ull << 30,
-	.template_id = "base-0123456789abcdef", .kernel = "6.1.0-57-cloud-amd64", .kernel_digest = D1,
-	.initrd_digest = D1, .cmdline = "console=ttyS0 quiet", .agent = "0.1.0", .created_ms = 1796018598000,
-	.state_bytes = 22000, .state_digest = D2,
+	.version = 1,
+	.driver = "qemu",
+	.vmm = D1,
+	.accel = "tcg",
+	.cpu_model = "max",
+	.cpu_host = D1,
+	.tsc_khz = 2596142,
+	.device_set = 1,
+	.memory_mib = 512,
+	.vcpus = 1,
+	.disk_bytes = 8ull << 30,
+	.template_id = "base-0123456789abcdef",
+	.kernel = "6.1.0-57-cloud-amd64",
+	.kernel_digest = D1,
+	.initrd_digest = D1,
+	.cmdline = "console=ttyS0 quiet",
+	.agent = "0.1.0",
+	.created_ms = 1796018598000,
+	.state_bytes = 22000,
+	.state_digest = D2,
 };
 
 static char *text_of(json_t *obj)
@@ -53,7 +70,10 @@ static void expect_bad(json_t *obj)
 	free(text);
 }
 
-/* Each field in turn is left out, is of a wrong type, is empty or far too large; a field more is there. */
+/*
+ * Each field in turn is left out, is of a wrong type, is empty or far too large; a field more is
+ * there.
+ */
 static void test_strict(void **state)
 {
 	json_t *obj = manifest_to_json(&good, NULL);
@@ -67,10 +87,13 @@ static void test_strict(void **state)
 		expect_bad(copy);
 		json_object_set_new(copy, key, json_null());
 		expect_bad(copy);
-		json_object_set_new(copy, key, json_is_string(value) ? json_string("") : json_integer(-1));
+		json_object_set_new(copy, key,
+				    json_is_string(value) ? json_string("") : json_integer(-1));
 		expect_bad(copy);
 		if (json_is_string(value)) {
-			json_object_set_new(copy, key, json_pack("s++", D1 D1 D1 D1, D1 D1 D1 D1, D1 D1 D1 D1));
+			json_object_set_new(copy, key,
+					    json_pack("s++", D1 D1 D1 D1, D1 D1 D1 D1,
+						      D1 D1 D1 D1));
 			expect_bad(copy);
 			json_object_set_new(copy, key, json_string("tab\tinside"));
 			expect_bad(copy);
@@ -87,8 +110,14 @@ static void test_strict(void **state)
 
 static void test_not_json(void **state)
 {
-	static const char *const bad[] = { "", "{", "[]", "null", "{\"version\":2}", "{\"version\":1}",
-					   "{\"version\":1,\"version\":1}", "{\"version\":\"1\"}" };
+	static const char *const bad[] = { "",
+					   "{",
+					   "[]",
+					   "null",
+					   "{\"version\":2}",
+					   "{\"version\":1}",
+					   "{\"version\":1,\"version\":1}",
+					   "{\"version\":\"1\"}" };
 	struct manifest back;
 	char *big = x_alloc(MANIFEST_BYTES_MAX + 2);
 
@@ -99,7 +128,8 @@ static void test_not_json(void **state)
 	free(big);
 }
 
-static void expect_differ(const struct manifest *want, unsigned parts, unsigned part, const char *name)
+static void expect_differ(const struct manifest *want, unsigned parts, unsigned part,
+			  const char *name)
 {
 	struct err e = { 0 };
 	int r = manifest_match(&good, want, parts, &e);
@@ -115,7 +145,8 @@ static void expect_differ(const struct manifest *want, unsigned parts, unsigned 
 
 static void test_match(void **state)
 {
-	static const unsigned parts[] = { MANIFEST_HOST, MANIFEST_SHAPE, MANIFEST_SOFTWARE, MANIFEST_ALL };
+	static const unsigned parts[] = { MANIFEST_HOST, MANIFEST_SHAPE, MANIFEST_SOFTWARE,
+					  MANIFEST_ALL };
 
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
 		struct manifest want;
@@ -148,7 +179,10 @@ static void test_match(void **state)
 	}
 }
 
-/* A small difference of the clock rate is measurement; a field that both sides lack is still a refusal. */
+/*
+ * A small difference of the clock rate is measurement; a field that both sides lack is still a
+ * refusal.
+ */
 static void test_match_edges(void **state)
 {
 	struct manifest a = good, b = good;
@@ -163,7 +197,8 @@ static void test_match_edges(void **state)
 
 static void test_cpu_host(void **state)
 {
-	char tcg[MANIFEST_DIGEST_HEX + 1], kvm[MANIFEST_DIGEST_HEX + 1], again[MANIFEST_DIGEST_HEX + 1];
+	char tcg[MANIFEST_DIGEST_HEX + 1], kvm[MANIFEST_DIGEST_HEX + 1],
+		again[MANIFEST_DIGEST_HEX + 1];
 
 	assert_int_equal(manifest_cpu_host(VMM_ACCEL_TCG, tcg, NULL), 0);
 	assert_int_equal(manifest_cpu_host(VMM_ACCEL_KVM, kvm, NULL), 0);

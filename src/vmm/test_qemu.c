@@ -1,6 +1,7 @@
 /*
- * The driver against real virtual machines: Debian's kernel with test_guest.c as its /init, QEMU in a small jail (its own
- * tree, mount namespace and uid). One cold boot makes a state; most tests restore it.
+ * The driver against real virtual machines: Debian's kernel with test_guest.c as its /init, QEMU in
+ * a small jail (its own tree, mount namespace and uid). One cold boot makes a state; most tests
+ * restore it.
  *
  *	test_qemu IMAGE_SCRIPTS TEST_GUEST       needs root
  */
@@ -127,7 +128,8 @@ static void bind_on(const char *source, const char *target)
 		_exit(101);
 }
 
-static void __attribute__((noreturn)) vm_child(const struct vmm_argv *argv, const char *mem, const int fds[4])
+static void __attribute__((noreturn))
+vm_child(const struct vmm_argv *argv, const char *mem, const int fds[4])
 {
 	char *const env[] = { NULL };
 
@@ -137,13 +139,15 @@ static void __attribute__((noreturn)) vm_child(const struct vmm_argv *argv, cons
 	for (int i = 0; i < 4; i++)
 		dup2(100 + i, VMM_FD_CONTROL + i);
 	proc_close_fds_from(VMM_FD_DISK + 1);
-	if (unshare(CLONE_NEWNS | CLONE_NEWNET) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	if (unshare(CLONE_NEWNS | CLONE_NEWNET) < 0 ||
+	    mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
 	    mount(tree, tree, NULL, MS_BIND, NULL) < 0 || chdir(tree) < 0)
 		_exit(100);
 	bind_on(mem, "mem");
 	bind_on(kernel, "vmlinuz");
 	bind_on(initrd, "initrd.gz");
-	if (chroot(".") < 0 || setresgid(TEST_UID, TEST_UID, TEST_UID) < 0 || setresuid(TEST_UID, TEST_UID, TEST_UID) < 0)
+	if (chroot(".") < 0 || setresgid(TEST_UID, TEST_UID, TEST_UID) < 0 ||
+	    setresuid(TEST_UID, TEST_UID, TEST_UID) < 0)
 		_exit(102);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -153,7 +157,9 @@ static void __attribute__((noreturn)) vm_child(const struct vmm_argv *argv, cons
 
 static void vm_start(struct vm *vm, enum vmm_mode mode, const char *mem, const char *disk)
 {
-	struct vmm_spec spec = { .mode = mode, .accel = VMM_ACCEL_TCG, .memory_mib = MEMORY_MIB, .vcpus = 1 };
+	struct vmm_spec spec = {
+		.mode = mode, .accel = VMM_ACCEL_TCG, .memory_mib = MEMORY_MIB, .vcpus = 1
+	};
 	struct sockaddr_un qmp_at, channel_at;
 	socklen_t qmp_n, channel_n;
 	struct vmm_argv argv;
@@ -349,7 +355,10 @@ static void test_restore(void **state)
 	ask(&vm, "ez", 'z');
 	ask(&vm, "t", 'k');
 	ask(&vm, "w", 'k');
-	/* A client of the control socket leaves and comes again; so does one of a restored process' child state. */
+	/*
+	 * A client of the control socket leaves and comes again; so does one of a restored process'
+	 * child state.
+	 */
 	assert_int_equal(vmm_stop(vm.vmm, 5000, NULL), 0);
 	next = save(&vm);
 	close(next);
@@ -428,7 +437,10 @@ static void test_bad_states(void **state)
 	}
 }
 
-/* The host's disk is full: the VM stops with an event, nothing is lost, and it goes on when there is space. */
+/*
+ * The host's disk is full: the VM stops with an event, nothing is lost, and it goes on when there
+ * is space.
+ */
 static void test_disk_full(void **state)
 {
 	struct err e = { 0 };
@@ -481,7 +493,11 @@ static void test_private_boot(void **state)
 
 static void test_probe(void **state)
 {
-	struct probe_conf c = { .vmm_tree = tree, .kernel = kernel, .initrd = initrd, .cache_dir = dir, .uid = TEST_UID };
+	struct probe_conf c = { .vmm_tree = tree,
+				.kernel = kernel,
+				.initrd = initrd,
+				.cache_dir = dir,
+				.uid = TEST_UID };
 	struct probe_result a, b;
 	struct err e = { 0 };
 	char junk[64];

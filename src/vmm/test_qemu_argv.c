@@ -11,22 +11,23 @@
 #include "base/buf.h"
 #include "vmm/qemu.h"
 
-#define HEAD(accel, mem) \
+#define HEAD(accel, mem)                                                                                    \
 	"qemu-system-x86_64 -machine microvm,mem-merge=off,dump-guest-core=off,suppress-vmdesc=on,pit=off," \
-	"pic=off,rtc=on " accel " -m 512 -smp 1 -nodefaults -no-user-config -display none " \
-	"-no-reboot -global migration.send-configuration=off -L /fw " \
-	"-object memory-backend-file,id=m0,size=512M,mem-path=/mem," mem " -machine memory-backend=m0 " \
-	"-add-fd fd=6,set=1 -blockdev driver=file,node-name=f0,filename=/dev/fdset/1,auto-read-only=off," \
-	"locking=off,discard=unmap,cache.direct=off,cache.no-flush=off " \
-	"-blockdev driver=raw,node-name=d0,file=f0,discard=unmap " \
-	"-device virtio-blk-device,drive=d0,werror=stop,rerror=report,write-cache=on " \
-	"-device virtio-serial-device -chardev socket,id=ch0,fd=4,server=on,wait=off " \
-	"-device virtserialport,chardev=ch0,name=space.0 " \
-	"-netdev tap,id=n0,fd=5 -device virtio-net-device,netdev=n0,mac=02:00:00:00:00:02 " \
-	"-object rng-builtin,id=r0 -device virtio-rng-device,rng=r0 " \
-	"-chardev ringbuf,id=con,size=65536 -serial chardev:con " \
-	"-chardev socket,id=qmp,fd=3,server=on,wait=off -mon chardev=qmp,mode=control " \
-	"-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny " \
+	"pic=off,rtc=on " accel " -m 512 -smp 1 -nodefaults -no-user-config -display none "                 \
+	"-no-reboot -global migration.send-configuration=off -L /fw "                                       \
+	"-object memory-backend-file,id=m0,size=512M,mem-path=/mem," mem                                    \
+	" -machine memory-backend=m0 "                                                                      \
+	"-add-fd fd=6,set=1 -blockdev driver=file,node-name=f0,filename=/dev/fdset/1,auto-read-only=off,"   \
+	"locking=off,discard=unmap,cache.direct=off,cache.no-flush=off "                                    \
+	"-blockdev driver=raw,node-name=d0,file=f0,discard=unmap "                                          \
+	"-device virtio-blk-device,drive=d0,werror=stop,rerror=report,write-cache=on "                      \
+	"-device virtio-serial-device -chardev socket,id=ch0,fd=4,server=on,wait=off "                      \
+	"-device virtserialport,chardev=ch0,name=space.0 "                                                  \
+	"-netdev tap,id=n0,fd=5 -device virtio-net-device,netdev=n0,mac=02:00:00:00:00:02 "                 \
+	"-object rng-builtin,id=r0 -device virtio-rng-device,rng=r0 "                                       \
+	"-chardev ringbuf,id=con,size=65536 -serial chardev:con "                                           \
+	"-chardev socket,id=qmp,fd=3,server=on,wait=off -mon chardev=qmp,mode=control "                     \
+	"-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny "                 \
 	"-device pvpanic -no-shutdown -action panic=pause "
 #define CMDLINE \
 	"console=ttyS0 quiet reboot=t panic=-1 tsc_early_khz=2596142 lpj=5192284 mitigations=off " \
@@ -57,16 +58,22 @@ static void test_modes(void **state)
 		const char *want;
 	} cases[] = {
 		{ VMM_TEMPLATE, VMM_ACCEL_TCG,
-		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off", "share=on") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
+		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off",
+		       "share=on") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
 		{ VMM_BOOT, VMM_ACCEL_KVM,
-		  HEAD("-add-fd fd=7,set=2 -accel kvm,device=/dev/fdset/2 -cpu max", "share=off,readonly=on,rom=off") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
+		  HEAD("-add-fd fd=7,set=2 -accel kvm,device=/dev/fdset/2 -cpu max",
+		       "share=off,readonly=on,rom=off") "-kernel /vmlinuz -initrd /initrd.gz -append " CMDLINE },
 		{ VMM_RESTORE, VMM_ACCEL_TCG,
-		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off", "share=off,readonly=on,rom=off") "-S -incoming defer" },
+		  HEAD("-accel tcg,tb-size=64 -cpu max,erms=off,fsrm=off",
+		       "share=off,readonly=on,rom=off") "-S -incoming defer" },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		struct vmm_spec s = { .mode = cases[i].mode, .accel = cases[i].accel, .memory_mib = 512,
-				      .vcpus = 1, .tsc_khz = 2596142 };
+		struct vmm_spec s = { .mode = cases[i].mode,
+				      .accel = cases[i].accel,
+				      .memory_mib = 512,
+				      .vcpus = 1,
+				      .tsc_khz = 2596142 };
 		char *text = joined(&s);
 
 		assert_string_equal(text, cases[i].want);

@@ -1,4 +1,7 @@
-/* The QMP client against prepared answers (good, hostile, torn), and against a real QEMU without a machine. */
+/*
+ * The QMP client against prepared answers (good, hostile, torn), and against a real QEMU without a
+ * machine.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +25,7 @@
 #include "vmm/qmp_peer.h"
 #include "vmm/vmm.h"
 
-#define GREETING \
+#define GREETING                                                                                                \
 	"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 2, \"minor\": 0, \"major\": 10}, \"package\": \"x\"}, " \
 	"\"capabilities\": [\"oob\"]}}\r\n"
 #define NEXT QMP_PEER_NEXT
@@ -38,14 +41,15 @@ static void note(const char *name, json_t *data, void *arg)
 }
 
 /* A client whose other side plays the script (qmp_peer.h). */
-static int open_script(struct qmp_peer *p, const char *script, bool linger, int timeout_ms, struct qmp **ret,
-		       struct err *e)
+static int open_script(struct qmp_peer *p, const char *script, bool linger, int timeout_ms,
+		       struct qmp **ret, struct err *e)
 {
 	int r;
 
 	seen[0] = '\0';
 	*ret = NULL;
-	r = qmp_open(qmp_peer_start(p, script, strlen(script), linger), note, NULL, timeout_ms, ret, e);
+	r = qmp_open(qmp_peer_start(p, script, strlen(script), linger), note, NULL, timeout_ms, ret,
+		     e);
 	if (r < 0)
 		qmp_peer_end(p);
 	return r;
@@ -64,17 +68,22 @@ static void test_calls(void **state)
 	json_t *answer = NULL;
 	struct err e = { 0 };
 
-	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT
-				     "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 2}, \"event\": \"STOP\"}\r\n"
-				     "{\"return\": {\"status\": \"paused\"}, \"id\": 2}\n"
-				     "{\"event\": \"RESET\", \"data\": {\"guest\": true}}\r\n" NEXT
-				     "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no \\u001b[2Jway\"}, \"id\": 3}\r\n" NEXT
-				     "{\"id\": 4, \"error\": {\"class\": \"CommandNotFound\", \"desc\": \"what\"}}\r\n" NEXT,
-				     true, 1000, &q, &e), 0);
+	assert_int_equal(
+		open_script(
+			&p,
+			GREETING NEXT OK1 NEXT
+			"{\"timestamp\": {\"seconds\": 1, \"microseconds\": 2}, \"event\": \"STOP\"}\r\n"
+			"{\"return\": {\"status\": \"paused\"}, \"id\": 2}\n"
+			"{\"event\": \"RESET\", \"data\": {\"guest\": true}}\r\n" NEXT
+			"{\"error\": {\"class\": \"GenericError\", \"desc\": \"no \\u001b[2Jway\"}, \"id\": 3}\r\n" NEXT
+			"{\"id\": 4, \"error\": {\"class\": \"CommandNotFound\", \"desc\": \"what\"}}\r\n" NEXT,
+			true, 1000, &q, &e),
+		0);
 	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 1000, &answer, &e), 0);
 	assert_string_equal(json_string_value(json_object_get(answer, "status")), "paused");
 	json_decref(answer);
-	assert_int_equal(qmp_call(q, "x", json_pack("{s:i}", "a", 1), -1, 1000, NULL, &e), -EREMOTEIO);
+	assert_int_equal(qmp_call(q, "x", json_pack("{s:i}", "a", 1), -1, 1000, NULL, &e),
+			 -EREMOTEIO);
 	assert_non_null(strstr(e.text, "way"));
 	assert_null(strchr(e.text, '\033'));
 	assert_int_equal(qmp_call(q, "y", NULL, -1, 1000, NULL, &e), -ENOSYS);
@@ -97,8 +106,11 @@ static void test_descriptor(void **state)
 	struct qmp *q;
 	int mem = memfd_create("x", MFD_CLOEXEC);
 
-	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT "{\"return\": {\"fdset-id\": 5, \"fd\": 9}, \"id\": 2}\r\n",
-				     true, 1000, &q, NULL), 0);
+	assert_int_equal(open_script(&p,
+				     GREETING NEXT OK1 NEXT
+				     "{\"return\": {\"fdset-id\": 5, \"fd\": 9}, \"id\": 2}\r\n",
+				     true, 1000, &q, NULL),
+			 0);
 	assert_int_equal(qmp_call(q, "add-fd", NULL, mem, 1000, NULL, NULL), 0);
 	close_script(&p, q);
 	assert_int_equal(p.n_fds, 1);
@@ -111,8 +123,8 @@ static void *talk(void *arg)
 	char line[256];
 	int fd = *(int *)arg;
 
-	if (fd_write_all(fd, GREETING, strlen(GREETING), 5000) < 0 || read(fd, line, sizeof(line)) <= 0 ||
-	    fd_write_all(fd, OK1, strlen(OK1), 5000) < 0)
+	if (fd_write_all(fd, GREETING, strlen(GREETING), 5000) < 0 ||
+	    read(fd, line, sizeof(line)) <= 0 || fd_write_all(fd, OK1, strlen(OK1), 5000) < 0)
 		return NULL;
 	while (fd_write_all(fd, event, strlen(event), 5000) == 0)
 		;
@@ -145,19 +157,23 @@ static void test_talkative(void **state)
 static void test_hostile(void **state)
 {
 	static const char *const bad[] = {
-		"{\"return\": {}, \"id\": 3}\r\n",                    /* another id */
-		"{\"return\": {}}\r\n",                               /* none */
+		"{\"return\": {}, \"id\": 3}\r\n", /* another id */
+		"{\"return\": {}}\r\n",		   /* none */
 		"{\"return\": {}, \"id\": \"2\"}\r\n",
 		"{\"event\": 5}\r\n",
 		"{\"event\": \"X\", \"data\": 1}\r\n",
-		"{}\r\n", "[]\r\n", "\"x\"\r\n", "nonsense\r\n", "{\"return\": {}, \"id\": 2\r\n",
-		GREETING,                                             /* twice */
-		"{\"return\": {}, \"return\": {}, \"id\": 2}\r\n",    /* a key twice */
+		"{}\r\n",
+		"[]\r\n",
+		"\"x\"\r\n",
+		"nonsense\r\n",
+		"{\"return\": {}, \"id\": 2\r\n",
+		GREETING,					   /* twice */
+		"{\"return\": {}, \"return\": {}, \"id\": 2}\r\n", /* a key twice */
 		"{\"return\": \"\\u0000\", \"id\": 2}\r\n",
 		"{\"return\": 9007199254740993, \"id\": 2}\r\n",
 		"{\"return\": {\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":"
 		"{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}}}}}}}}}}}}}}, \"id\": 2}\r\n",
-		"{\"return\": {}, \"id\": 2}\r\n{\"return\": {}, \"id\": 3}\r\n",    /* two answers to one command */
+		"{\"return\": {}, \"id\": 2}\r\n{\"return\": {}, \"id\": 3}\r\n", /* two answers to one command */
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -190,9 +206,11 @@ static void test_greetings(void **state)
 		{ "{\"QMP\": ", false, -ECONNRESET },
 		{ "{\"QMP\": {}}\r\n", true, -EPROTO },
 		{ "{\"return\": {}, \"id\": 0}\r\n", true, -EPROTO },
-		{ GREETING OK1, true, -EPROTO },                      /* answered before it was asked */
+		{ GREETING OK1, true, -EPROTO }, /* answered before it was asked */
 		{ GREETING NEXT, false, -ECONNRESET },
-		{ GREETING NEXT "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 1}\r\n", true, -EREMOTEIO },
+		{ GREETING NEXT
+		  "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 1}\r\n",
+		  true, -EREMOTEIO },
 		{ "", true, -ETIMEDOUT },
 	};
 
@@ -201,8 +219,9 @@ static void test_greetings(void **state)
 		struct qmp *q;
 		struct err e = { 0 };
 
-		assert_int_equal(open_script(&p, cases[i].script, cases[i].linger, cases[i].r == -ETIMEDOUT ? 20 : 2000,
-					     &q, &e), cases[i].r);
+		assert_int_equal(open_script(&p, cases[i].script, cases[i].linger,
+					     cases[i].r == -ETIMEDOUT ? 20 : 2000, &q, &e),
+				 cases[i].r);
 		assert_null(q);
 	}
 }
@@ -238,7 +257,8 @@ static void test_flood(void **state)
 	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT, true, 1000, &q, NULL), 0);
 	pid = fork();
 	if (pid == 0) {
-		static const char line[] = "{\"event\": \"NIC_RX_FILTER_CHANGED\", \"data\": {}}\r\n";
+		static const char line[] =
+			"{\"event\": \"NIC_RX_FILTER_CHANGED\", \"data\": {}}\r\n";
 
 		fd_close(qmp_fd(q));
 		while (send(p.fd, line, sizeof(line) - 1, MSG_NOSIGNAL) > 0)
@@ -259,7 +279,8 @@ static pid_t start_qemu(int *ret_conn)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	socklen_t n = sizeof(a);
-	int listener = socket(AF_UNIX, SOCK_STREAM, 0), conn = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int listener = socket(AF_UNIX, SOCK_STREAM, 0),
+	    conn = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	pid_t pid;
 
 	assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof(a.sun_family)), 0);
@@ -270,9 +291,10 @@ static pid_t start_qemu(int *ret_conn)
 	if (pid == 0) {
 		if (listener != 3)
 			dup2(listener, 3);
-		execlp("qemu-system-x86_64", "qemu-system-x86_64", "-M", "none", "-nodefaults", "-display", "none",
-		       "-chardev", "ringbuf,id=con,size=65536", "-chardev", "socket,id=qmp,fd=3,server=on,wait=off",
-		       "-mon", "chardev=qmp,mode=control", (char *)NULL);
+		execlp("qemu-system-x86_64", "qemu-system-x86_64", "-M", "none", "-nodefaults",
+		       "-display", "none", "-chardev", "ringbuf,id=con,size=65536", "-chardev",
+		       "socket,id=qmp,fd=3,server=on,wait=off", "-mon", "chardev=qmp,mode=control",
+		       (char *)NULL);
 		_exit(127);
 	}
 	close(listener);
@@ -282,8 +304,11 @@ static pid_t start_qemu(int *ret_conn)
 
 static void fill_console(struct qmp *q, const char *base64)
 {
-	assert_int_equal(qmp_call(q, "ringbuf-write", json_pack("{s:s,s:s,s:s}", "device", "con", "data", base64,
-								"format", "base64"), -1, 2000, NULL, NULL), 0);
+	assert_int_equal(qmp_call(q, "ringbuf-write",
+				  json_pack("{s:s,s:s,s:s}", "device", "con", "data", base64,
+					    "format", "base64"),
+				  -1, 2000, NULL, NULL),
+			 0);
 }
 
 static void test_real(void **state)
@@ -318,8 +343,11 @@ static void test_real(void **state)
 	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, 2000, NULL, &e), -ENOSYS);
 	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, 2000, NULL, &e), -EREMOTEIO);
 	json_t *answer = NULL;
-	assert_int_equal(qmp_call(q, "ringbuf-read", json_pack("{s:s,s:i,s:s}", "device", "con", "size", 65536,
-							       "format", "base64"), -1, 2000, &answer, &e), 0);
+	assert_int_equal(qmp_call(q, "ringbuf-read",
+				  json_pack("{s:s,s:i,s:s}", "device", "con", "size", 65536,
+					    "format", "base64"),
+				  -1, 2000, &answer, &e),
+			 0);
 	assert_string_equal(json_string_value(answer), "AAECA/8b");
 	json_decref(answer);
 	/* The VMM dies: every call says so. */
@@ -340,10 +368,10 @@ static void test_real(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_calls),     cmocka_unit_test(test_descriptor),
-		cmocka_unit_test(test_hostile), cmocka_unit_test(test_talkative),   cmocka_unit_test(test_greetings),
-		cmocka_unit_test(test_too_long),  cmocka_unit_test(test_flood),
-		cmocka_unit_test(test_real),
+		cmocka_unit_test(test_calls),	  cmocka_unit_test(test_descriptor),
+		cmocka_unit_test(test_hostile),	  cmocka_unit_test(test_talkative),
+		cmocka_unit_test(test_greetings), cmocka_unit_test(test_too_long),
+		cmocka_unit_test(test_flood),	  cmocka_unit_test(test_real),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

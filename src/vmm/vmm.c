@@ -149,9 +149,10 @@ int vmm_quit(struct vmm *vm, int timeout_ms, struct err *e)
 }
 
 /*
- * The clock rate. CPUID 0x15 is zero on AMD and on many virtual machines, /proc/cpuinfo shows the speed of the moment,
- * and a kernel log may be gone; so it is measured. A sample is a counter value between two readings of the clock; the
- * tightest of several bounds the error of each end to some tens of nanoseconds, which over 30 ms is a few ppm.
+ * The clock rate. CPUID 0x15 is zero on AMD and on many virtual machines, /proc/cpuinfo shows the
+ * speed of the moment, and a kernel log may be gone; so it is measured. A sample is a counter value
+ * between two readings of the clock; the tightest of several bounds the error of each end to some
+ * tens of nanoseconds, which over 30 ms is a few ppm.
  */
 #define TSC_SAMPLES 64
 #define TSC_INTERVAL_NS 30000000
@@ -203,7 +204,9 @@ int vmm_tsc_khz(uint32_t *ret)
 {
 	static uint32_t known;
 
-	/* A machine that was stopped for a moment in between gives one odd value: two must agree. */
+	/*
+	 * A machine that was stopped for a moment in between gives one odd value: two must agree.
+	 */
 	for (int i = 0; i < 8 && known == 0; i++) {
 		uint32_t a = tsc_measure(), b = tsc_measure();
 

@@ -1,13 +1,14 @@
 /*
  * VMM drivers: one small interface for whoever runs virtual machines (D-1, L-6).
  *
- * A driver has two halves. The first is pure: out of a typed description it makes the argument vector and names the
- * system calls that the VMM may use; node-manager uses it (it builds the jail and executes). The second speaks over an
- * already connected control socket (QMP with QEMU); sbx-manager uses it. No path from outside enters either half.
+ * A driver has two halves. The first is pure: out of a typed description it makes the argument
+ * vector and names the system calls that the VMM may use; node-manager uses it (it builds the jail
+ * and executes). The second speaks over an already connected control socket (QMP with QEMU);
+ * sbx-manager uses it. No path from outside enters either half.
  *
- * Everything blocks up to the given time-out and returns 0 or a negative errno with a sentence in `e`. A `struct vmm` is
- * used by one thread at a time. What a VMM says is hostile (S-12): bounded, strictly parsed; a peer that breaks the
- * protocol is given up (-EPROTO; the caller ends the VMM).
+ * Everything blocks up to the given time-out and returns 0 or a negative errno with a sentence in
+ * `e`. A `struct vmm` is used by one thread at a time. What a VMM says is hostile (S-12): bounded,
+ * strictly parsed; a peer that breaks the protocol is given up (-EPROTO; the caller ends the VMM).
  */
 #ifndef VMM_VMM_H
 #define VMM_VMM_H
@@ -19,8 +20,9 @@
 #include "base/err.h"
 
 /*
- * The device set: blk, serial channel, net, rng, pvpanic, serial console, RTC, in a fixed order. A change of it makes
- * old snapshots unusable or invisible to their guest, so it gets a new number, which stands in every manifest.
+ * The device set: blk, serial channel, net, rng, pvpanic, serial console, RTC, in a fixed order. A
+ * change of it makes old snapshots unusable or invisible to their guest, so it gets a new number,
+ * which stands in every manifest.
  */
 #define VMM_DEVICE_SET 1
 
@@ -32,8 +34,11 @@
 #define VMM_CONSOLE_BYTES 65536          /* the VMM keeps the last so many bytes of the console */
 #define VMM_STATE_BYTES_MAX (16u << 20)  /* of a device state; seen: 13-22 kB, 370 kB with requests that wait for space */
 
-/* Descriptors that the VMM inherits. Control and channel: bound Unix stream sockets (the VMM listens). KVM: /dev/kvm, O_RDWR,
- * with that accelerator only (so the jail needs no device node and the VMM's uid no right to it). */
+/*
+ * Descriptors that the VMM inherits. Control and channel: bound Unix stream sockets (the VMM
+ * listens). KVM: /dev/kvm, O_RDWR, with that accelerator only (so the jail needs no device node and
+ * the VMM's uid no right to it).
+ */
 enum { VMM_FD_CONTROL = 3, VMM_FD_CHANNEL = 4, VMM_FD_TAP = 5, VMM_FD_DISK = 6, VMM_FD_KVM = 7 };
 #define VMM_KVM_DEVICE "/dev/kvm"
 
@@ -73,9 +78,10 @@ struct vmm_argv { char *argv[VMM_ARGV_MAX + 1]; size_t n; };    /* ends with NUL
 void vmm_argv_done(struct vmm_argv *a);
 
 /*
- * kHz of this machine's time-stamp counter, measured against CLOCK_MONOTONIC_RAW (about 30 ms the first time, remembered
- * in the process; call it before forking children). Software emulation hands the host's counter to the guest. Two
- * measurements agree within a few ppm: compare with VMM_TSC_TOLERANCE_PPM. -ENODEV when the counter does not run evenly.
+ * kHz of this machine's time-stamp counter, measured against CLOCK_MONOTONIC_RAW (about 30 ms the
+ * first time, remembered in the process; call it before forking children). Software emulation hands
+ * the host's counter to the guest. Two measurements agree within a few ppm: compare with
+ * VMM_TSC_TOLERANCE_PPM. -ENODEV when the counter does not run evenly.
  */
 #define VMM_TSC_TOLERANCE_PPM 250
 int vmm_tsc_khz(uint32_t *ret);
@@ -147,12 +153,16 @@ const struct vmm_driver *vmm_driver_find(const char *name);     /* NULL = none o
 int vmm_argv(const struct vmm_spec *s, struct vmm_argv *ret, struct err *e);
 
 /* Owns control_fd from here on, also on failure. Negotiates with the VMM. */
-int vmm_open(const struct vmm_driver *d, int control_fd, int timeout_ms, struct vmm **ret, struct err *e);
+int vmm_open(const struct vmm_driver *d, int control_fd, int timeout_ms, struct vmm **ret,
+	     struct err *e);
 void vmm_close(struct vmm *vm);                  /* NULL is fine; the VMM lives on and can be opened again */
 
-/* For an event loop: wait for EPOLLIN on vmm_fd, then vmm_poll (never blocks; -ECONNRESET when the VMM is gone), then take
- * events until false. Every blocking call gathers events too, so ask for them after each. Of each kind only the newest is
- * kept, in the order of the newest ones: a guest that causes events at will fills nothing. */
+/*
+ * For an event loop: wait for EPOLLIN on vmm_fd, then vmm_poll (never blocks; -ECONNRESET when the
+ * VMM is gone), then take events until false. Every blocking call gathers events too, so ask for
+ * them after each. Of each kind only the newest is kept, in the order of the newest ones: a guest
+ * that causes events at will fills nothing.
+ */
 int vmm_fd(const struct vmm *vm);
 int vmm_poll(struct vmm *vm, struct err *e);
 bool vmm_next_event(struct vmm *vm, struct vmm_event *ret);
@@ -161,13 +171,22 @@ int vmm_status(struct vmm *vm, enum vmm_run_state *ret, int timeout_ms, struct e
 int vmm_cont(struct vmm *vm, int timeout_ms, struct err *e);     /* seen: 7-29 ms */
 int vmm_stop(struct vmm *vm, int timeout_ms, struct err *e);     /* pause; a stopped one is fine */
 
-/* state_fd: open O_RDONLY, at its beginning (its offset moves); stays the caller's. A state that does not fit: -EBADMSG with the VMM's reason, and
- * the VMM is good for nothing but its end. Afterwards the VM is stopped: vmm_cont. */
+/*
+ * state_fd: open O_RDONLY, at its beginning (its offset moves); stays the caller's. A state that
+ * does not fit: -EBADMSG with the VMM's reason, and the VMM is good for nothing but its end.
+ * Afterwards the VM is stopped: vmm_cont.
+ */
 int vmm_load(struct vmm *vm, int state_fd, int timeout_ms, struct err *e);
-/* Only when stopped. state_fd: a memfd or file open O_WRONLY (O_RDWR is refused by QEMU); stays the caller's. */
+/*
+ * Only when stopped. state_fd: a memfd or file open O_WRONLY (O_RDWR is refused by QEMU); stays the
+ * caller's.
+ */
 int vmm_save(struct vmm *vm, int state_fd, int timeout_ms, struct err *e);
 
-/* What the guest wrote to its console since the last call, at most VMM_CONSOLE_BYTES; bytes of a hostile guest. Caller frees. */
+/*
+ * What the guest wrote to its console since the last call, at most VMM_CONSOLE_BYTES; bytes of a
+ * hostile guest. Caller frees.
+ */
 int vmm_console(struct vmm *vm, char **ret, size_t *ret_len, int timeout_ms, struct err *e);
 
 /* Tells the VMM to end and waits until it has closed the connection. */

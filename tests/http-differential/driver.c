@@ -1,5 +1,6 @@
 /*
- * Reads cases from standard input and prints our verdict about each, one line a case (see cases.mjs for both formats):
+ * Reads cases from standard input and prints our verdict about each, one line a case (see cases.mjs
+ * for both formats):
  *
  *	ok MINOR METHOD|STATUS TARGET NAME=VALUE,... BODY REST     all texts in hex; REST = bytes behind the message
  *	no ERROR                                                   refused; the number of enum http_error
@@ -76,7 +77,8 @@ static void judge(unsigned kind, const char *p, size_t n)
 	static const char *const methods[] = { NULL, "GET", "HEAD", "CONNECT" };
 	struct http_head h;
 	enum http_error err;
-	ssize_t len = kind == 0 ? http_parse_request(p, n, &h, &err) : http_parse_response(p, n, methods[kind], &h, &err);
+	ssize_t len = kind == 0 ? http_parse_request(p, n, &h, &err)
+				: http_parse_response(p, n, methods[kind], &h, &err);
 
 	if (len < 0) {
 		printf("no %d\n", (int)err);
@@ -93,7 +95,8 @@ int main(void)
 	unsigned char head[5];
 
 	while (fread(head, 1, sizeof(head), stdin) == sizeof(head)) {
-		size_t n = head[1] | (size_t)head[2] << 8 | (size_t)head[3] << 16 | (size_t)head[4] << 24;
+		size_t n = head[1] | (size_t)head[2] << 8 | (size_t)head[3] << 16 |
+			   (size_t)head[4] << 24;
 		if (head[0] > 3 || n > CASE_MAX) {
 			fprintf(stderr, "malformed case\n");
 			return 1;

@@ -1,6 +1,7 @@
 /*
- * space-test-cap: tokens for the tests, right and wrong ones. The text to be signed comes from standard input as it is; nothing
- * here checks what it says, so that a test can sign claims that cap_sign would refuse.
+ * space-test-cap: tokens for the tests, right and wrong ones. The text to be signed comes from
+ * standard input as it is; nothing here checks what it says, so that a test can sign claims that
+ * cap_sign would refuse.
  *
  *	space-test-cap sign KEYFILE [KID]        signs with the key in KEYFILE; KID: says another key's name in the footer
  *	space-test-cap stranger KID              signs with a key that nobody knows
@@ -16,7 +17,8 @@
 
 static int fail(const char *what, const struct err *e)
 {
-	fprintf(stderr, "space-test-cap: %s%s%s\n", what, e && e->text[0] ? ": " : "", e ? e->text : "");
+	fprintf(stderr, "space-test-cap: %s%s%s\n", what, e && e->text[0] ? ": " : "",
+		e ? e->text : "");
 	return 1;
 }
 

@@ -1,14 +1,17 @@
 /*
- * space-test-cut: the host's side of a guest channel, which ends in mid-session at a byte that a test chooses (spec T-1, L-9).
+ * space-test-cut: the host's side of a guest channel, which ends in mid-session at a byte that a
+ * test chooses (spec T-1, L-9).
  *
  *	space-test-cut FD GENERATION init                               sends POST /init with the body from standard input
  *	space-test-cut FD GENERATION file TOKEN BYTES                   makes the file that sessions of this size download
  *	space-test-cut FD GENERATION session TOKEN BYTES [out|in AT]    up, down and small requests at once, each compared
  *
- * Files hold a pattern; every byte that comes back is compared as it comes. With `out AT` or `in AT` the channel is closed
- * after exactly AT bytes written or read, wherever that is in a frame; what came before is still compared.
+ * Files hold a pattern; every byte that comes back is compared as it comes. With `out AT` or `in
+ * AT` the channel is closed after exactly AT bytes written or read, wherever that is in a frame;
+ * what came before is still compared.
  *
- * Prints "whole OUT IN" (all was right; so many bytes each way) or "cut"; else a sentence and exit code 1.
+ * Prints "whole OUT IN" (all was right; so many bytes each way) or "cut"; else a sentence and exit
+ * code 1.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -93,7 +96,8 @@ static void take_body(struct talk *t, const char *p, size_t n)
 		int r = http_dec_feed(&t->dec, p, n, &used, &data, &got, &bad);
 
 		if (r < 0)
-			fail("%s: the answer's body is malformed: %s", t->name, http_error_text(bad));
+			fail("%s: the answer's body is malformed: %s", t->name,
+			     http_error_text(bad));
 		for (size_t i = 0; i < got && t->want_bytes != UINT64_MAX; i++)
 			if ((uint8_t)data[i] != pattern(t->got + i))
 				fail("%s: byte %" PRIu64 " is wrong", t->name, t->got + i);
@@ -123,7 +127,8 @@ static void take_data(struct talk *t, const uint8_t *p, size_t n)
 	if (r == 0)
 		return;
 	if (head.status != t->want_status)
-		fail("%s: status %d instead of %d: %.200s", t->name, head.status, t->want_status, buf_data(&t->in));
+		fail("%s: status %d instead of %d: %.200s", t->name, head.status, t->want_status,
+		     buf_data(&t->in));
 	t->has_head = true;
 	http_dec_init(&t->dec, &head, UINT64_MAX);
 	http_head_done(&head);
@@ -288,7 +293,8 @@ static void run(struct session *s)
 		if (buf_len(mux_out(s->mux)))
 			p.events |= POLLOUT;
 		if (clock_mono_ms() > until)
-			fail("the session did not end (ready: %d, out %" PRIu64 ", in %" PRIu64 ")", mux_ready(s->mux), s->out, s->in);
+			fail("the session did not end (ready: %d, out %" PRIu64 ", in %" PRIu64 ")",
+			     mux_ready(s->mux), s->out, s->in);
 		if (poll(&p, 1, 1000) < 0 && errno != EINTR)
 			fail("poll: %s", strerror(errno));
 		if (p.revents & POLLOUT)
@@ -299,10 +305,13 @@ static void run(struct session *s)
 	printf("whole %" PRIu64 " %" PRIu64 "\n", s->out, s->in);
 }
 
-static char *request(const char *method, const char *target, const char *token, const char *type, uint64_t length)
+static char *request(const char *method, const char *target, const char *token, const char *type,
+		     uint64_t length)
 {
-	return x_asprintf("%s %s HTTP/1.1\r\nHost: guest\r\nX-Access-Token: %s\r\nContent-Type: %s\r\nContent-Length: %" PRIu64
-			  "\r\nConnection: close\r\n\r\n", method, target, token, type, length);
+	return x_asprintf(
+		"%s %s HTTP/1.1\r\nHost: guest\r\nX-Access-Token: %s\r\nContent-Type: %s\r\nContent-Length: %" PRIu64
+		"\r\nConnection: close\r\n\r\n",
+		method, target, token, type, length);
 }
 
 static void make_init(struct session *s, char **ret_body)
@@ -322,21 +331,26 @@ static void make_session(struct session *s, const char *token, uint64_t bytes)
 	struct talk *t = add(s, "upload", 200);
 
 	t->body_bytes = bytes;
-	t->head = request("POST", "/files?path=/home/user/cut-up&username=user", token, "application/octet-stream", bytes);
+	t->head = request("POST", "/files?path=/home/user/cut-up&username=user", token,
+			  "application/octet-stream", bytes);
 	t = add(s, "download", 200);
 	t->want_bytes = bytes;
-	t->head = x_asprintf("GET /files?path=/home/user/cut-down-%" PRIu64 "&username=user HTTP/1.1\r\nHost: guest\r\nX-Access-Token: %s\r\n"
-			     "Connection: close\r\n\r\n", bytes, token);
+	t->head = x_asprintf("GET /files?path=/home/user/cut-down-%" PRIu64
+			     "&username=user HTTP/1.1\r\nHost: guest\r\nX-Access-Token: %s\r\n"
+			     "Connection: close\r\n\r\n",
+			     bytes, token);
 	for (int i = 0; i < HEALTH_CALLS; i++) {
 		t = add(s, "health", 204);
-		t->head = x_strdup("GET /health HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n");
+		t->head = x_strdup(
+			"GET /health HTTP/1.1\r\nHost: guest\r\nConnection: close\r\n\r\n");
 	}
 }
 
 /* The file that sessions download. */
 static void make_file(struct session *s, const char *token, uint64_t bytes)
 {
-	autofree char *target = x_asprintf("/files?path=/home/user/cut-down-%" PRIu64 "&username=user", bytes);
+	autofree char *target =
+		x_asprintf("/files?path=/home/user/cut-down-%" PRIu64 "&username=user", bytes);
 	struct talk *t = add(s, "making the file", 200);
 
 	t->body_bytes = bytes;
@@ -349,14 +363,16 @@ int main(int argc, char **argv)
 	uint64_t fd, bytes = 0, at;
 	char *body = NULL;
 
-	if (argc < 4 || str_to_u64(argv[1], 1 << 20, &fd) < 0 || str_to_u64(argv[2], UINT32_MAX, &s.epoch.generation) < 0)
+	if (argc < 4 || str_to_u64(argv[1], 1 << 20, &fd) < 0 ||
+	    str_to_u64(argv[2], UINT32_MAX, &s.epoch.generation) < 0)
 		fail("usage: FD GENERATION init | file TOKEN BYTES | session TOKEN BYTES [out|in AT]");
 	s.fd = (int)fd;
 	memset(s.epoch.activation, ACTIVATION_BYTE, sizeof(s.epoch.activation));
 	s.mux = mux_new(MUX_HOST);
 	if (str_eq(argv[3], "init"))
 		make_init(&s, &body);
-	else if (argc >= 6 && str_to_u64(argv[5], 1ull << 40, &bytes) == 0 && str_eq(argv[3], "file"))
+	else if (argc >= 6 && str_to_u64(argv[5], 1ull << 40, &bytes) == 0 &&
+		 str_eq(argv[3], "file"))
 		make_file(&s, argv[4], bytes);
 	else if (argc >= 6 && str_eq(argv[3], "session"))
 		make_session(&s, argv[4], bytes);

@@ -1,10 +1,12 @@
 /*
- * intruder: takes the place of the VMM or of the bridge and does what it is told, one system call at a time. It is put where
- * their executable lies, so it runs exactly as they would: same namespaces, root, uid, limits, system call filter.
+ * intruder: takes the place of the VMM or of the bridge and does what it is told, one system call
+ * at a time. It is put where their executable lies, so it runs exactly as they would: same
+ * namespaces, root, uid, limits, system call filter.
  *
- * No libc: its start needs no system call. Descriptor 3 is a bound socket (it listens and takes one connection after the
- * other) or already a connection. On a connection: struct order, answered by struct order. An argument whose bit
- * is set in `pointers` is an offset into data. A call that ends the process is seen as the end of the connection.
+ * No libc: its start needs no system call. Descriptor 3 is a bound socket (it listens and takes one
+ * connection after the other) or already a connection. On a connection: struct order, answered by
+ * struct order. An argument whose bit is set in `pointers` is an offset into data. A call that ends
+ * the process is seen as the end of the connection.
  */
 #include <stdint.h>
 
@@ -22,11 +24,21 @@ static long call(long nr, long a, long b, long c, long d, long e, long f)
 	register long r9 __asm__("r9") = f;
 	long ret;
 
-	__asm__ volatile("syscall" : "=a"(ret) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+	__asm__ volatile("syscall"
+			 : "=a"(ret)
+			 : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
 	return ret;
 }
 
-enum { NR_READ = 0, NR_WRITE = 1, NR_CLOSE = 3, NR_LISTEN = 50, NR_ACCEPT4 = 288, NR_EXIT_GROUP = 231 };
+enum {
+	NR_READ = 0,
+	NR_WRITE = 1,
+	NR_CLOSE = 3,
+	NR_LISTEN = 50,
+	NR_ACCEPT4 = 288,
+	NR_EXIT_GROUP = 231
+};
 
 /* All of it, or 0 at the end of the connection. */
 static int move(long nr, long fd, struct order *o)
@@ -34,7 +46,8 @@ static int move(long nr, long fd, struct order *o)
 	unsigned long done = 0;
 
 	while (done < sizeof(*o)) {
-		long n = call(nr, fd, (long)((unsigned char *)o + done), (long)(sizeof(*o) - done), 0, 0, 0);
+		long n = call(nr, fd, (long)((unsigned char *)o + done), (long)(sizeof(*o) - done),
+			      0, 0, 0);
 
 		if (n == -4)                     /* EINTR */
 			continue;
