@@ -12,6 +12,7 @@ from harness import memory, node as harness
 
 FILE_BYTES = 100 * 1000 * 1000
 OUTPUT_MIB = 100
+REST_S = 0.5                         # between creates: the kernel takes a sandbox's namespaces and disk apart after its end
 
 
 class Client:
@@ -114,6 +115,7 @@ def creates(client, rounds):
             first.append(total * 1000)
             second.append(to_first * 1000)
         client.control("DELETE", f"/sandboxes/{box['sandboxID']}")
+        time.sleep(REST_S)
     return summary(api), summary(first), summary(second)
 
 
