@@ -174,7 +174,11 @@ static int send_input(struct run *r, struct err *e)
 	str_b64(b64, raw, (size_t)n);
 	ret = process_call(r, "SendInput",
 			   json_pack("{s:{s:s}}", "input", r->spec->tty ? "pty" : "stdin", b64), e);
-	if (ret == -ENOENT || ret == -EREMOTEIO) {      /* the process ended or closed its stdin: its end event follows */
+	/*
+	 * The process ended, or closed its stdin: its end event follows. A terminal has no such
+	 * excuse: one that takes no input must not look as if it did.
+	 */
+	if (ret == -ENOENT || (ret == -EREMOTEIO && !r->spec->tty)) {
 		r->stdin_open = false;
 		return 0;
 	}
