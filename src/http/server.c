@@ -574,6 +574,11 @@ void http_server_return(struct http_server *s, struct conn *c)
 
 	p->conn = c;
 	conn_set_fn(c, on_event, p);
+	/* Its error may have been told to the taker, and is told once. */
+	if (conn_error(c)) {
+		peer_close(p);
+		return;
+	}
 	conn_pause(c, false);
 	peer_set_state(p, PEER_WRITE);          /* what the taker queued goes out before the next request is looked at */
 	if (conn_out_len(c) > 0)

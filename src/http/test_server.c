@@ -681,6 +681,28 @@ static void test_take_return(void **state)
 	PUMP_UNTIL(env, count(env, "hello") == 2);
 }
 
+static void tell_nothing(struct conn *c, enum conn_event ev, void *arg)
+{
+}
+
+/* A connection whose error was told to the taker is not kept as an idle one. */
+static void test_return_of_a_dead_one(void **state)
+{
+	struct env *env = *state;
+
+	say(env, "GET /take HTTP/1.1\r\nHost: a\r\n\r\n");
+	PUMP_UNTIL(env, env->taken);
+	conn_set_fn(env->taken, tell_nothing, NULL);
+	close(env->fd);
+	env->fd = -1;
+	conn_write(env->taken, "x", 1);
+	PUMP_UNTIL(env, conn_error(env->taken) != 0);
+	for (int i = 0; i < 3; i++)
+		loop_turn(env->loop, 0);
+	http_server_return(env->server, TAKE(env->taken));
+	assert_int_equal(http_server_conns(env->server), 0);
+}
+
 static void test_take_gone(void **state)
 {
 	struct env *env = *state;
@@ -748,6 +770,7 @@ int main(void)
 		T(test_error_json),
 		T(test_bad_field_is_500),
 		T(test_take_return),
+		T(test_return_of_a_dead_one),
 		T(test_take_gone),
 		T(test_free_in_handler),
 		T(test_free_while_held),
