@@ -76,11 +76,11 @@ static void test_paths(void **state)
 	}
 	{
 		autofree char *p = NULL;
-		char work[] = "/work";
+		char work[] = "/srv";
 
 		a.default_workdir = work;
 		assert_int_equal(path_resolve(&a, &u, "x", &p, NULL), 0);
-		assert_string_equal(p, "/work/x");
+		assert_string_equal(p, "/srv/x");
 		memset(longest, 'x', sizeof(longest) - 1);
 		longest[0] = '/';
 		longest[sizeof(longest) - 1] = '\0';
