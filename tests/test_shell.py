@@ -88,10 +88,10 @@ class Shell(unittest.TestCase):
                 t.type(b"echo back-$((2+2))\r")
                 t.expect(b"back-4", 2)
                 break
-            except AssertionError:
-                continue
+            except AssertionError as e:
+                last = e
         else:
-            self.fail("Ctrl-C did not end the command")
+            self.fail(f"Ctrl-C did not end the command: {last}")
         self.assertLess(time.monotonic() - time_before, 60)
         t.type("echo häuser-$TERM-$LANG\r".encode())
         t.expect("häuser-xterm-256color-C.UTF-8".encode())
