@@ -72,10 +72,13 @@ class Shell(unittest.TestCase):
         t = Terminal(self.node, "shell", self.box)
         t.expect(b"$ ")
         t.type(b"stty size; echo size-$((1+1))\r")
-        self.assertIn(b"30 100", t.expect(b"size-2"))
+        # Nothing is typed ahead of a prompt: what lies in a terminal's queue while bash changes its mode may come out as an end of file.
+        self.assertIn(b"30 100", t.expect(b"\r\nsize-2\r\n"))
+        t.expect(b"$ ")
         t.resize(77, 22)
         t.type(b"sleep 0.5; stty size; echo size-$((1+2))\r")
-        self.assertIn(b"22 77", t.expect(b"size-3"))
+        self.assertIn(b"22 77", t.expect(b"\r\nsize-3\r\n"))
+        t.expect(b"$ ")
         t.type(b"sleep 1000\r")
         t.expect(b"sleep 1000")
         time_before = time.monotonic()
@@ -87,6 +90,7 @@ class Shell(unittest.TestCase):
                 t.expect(b"$ ", 2)
                 t.type(b"echo back-$((2+2))\r")
                 t.expect(b"back-4", 2)
+                t.expect(b"$ ", 2)
                 break
             except AssertionError as e:
                 last = e
@@ -95,6 +99,7 @@ class Shell(unittest.TestCase):
         self.assertLess(time.monotonic() - time_before, 60)
         t.type("echo häuser-$TERM-$LANG\r".encode())
         t.expect("häuser-xterm-256color-C.UTF-8".encode())
+        t.expect(b"$ ")
         t.type(b"exit 7\r")
         self.assertEqual(t.wait(), 7)
 
