@@ -141,6 +141,16 @@ struct store *api_store(struct api *a, struct err *e)
 	return ops_thread_store(a->store_url, e);
 }
 
+/* At the start and not at the first request of each thread: what we hold is the same from then on. */
+static void open_store(void *arg)
+{
+	struct api *a = arg;
+	struct err e = { 0 };
+
+	if (!api_store(a, &e))
+		log_warn("the database was not opened ahead", F_ERR(&e));
+}
+
 /* ---- life ---- */
 
 static int set_strings(struct api *a, const struct api_conf *c)
@@ -190,8 +200,8 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 	list_init(&a->pool);
 	a->auth = map_new(API_AUTH_ENTRIES_MAX);
 	a->routes = map_new(API_ROUTES_MAX);
-	a->quick = work_new(l, API_QUICK_THREADS);
-	a->slow = work_new(l, API_SLOW_THREADS);
+	a->quick = work_new_begin(l, API_QUICK_THREADS, open_store, a);
+	a->slow = work_new_begin(l, API_SLOW_THREADS, open_store, a);
 	a->http = http_server_new(l, &sc);
 	a->keys = keys_new(a, e);
 	if (!a->keys) {

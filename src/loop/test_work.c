@@ -48,6 +48,41 @@ static void on_done(void *arg)
 	done_total++;
 }
 
+static atomic_int begun;
+static _Thread_local int begun_here;
+
+static void on_begin(void *arg)
+{
+	assert_ptr_equal(arg, &begun);
+	begun_here++;
+	atomic_fetch_add(&begun, 1);
+}
+
+static void look_begun(void *arg)
+{
+	*(int *)arg = begun_here;
+}
+
+static void nothing(void *arg)
+{
+}
+
+/* Every thread begins once, before its first job. */
+static void test_begin(void **state)
+{
+	struct loop *l = loop_new();
+	struct work *w = work_new_begin(l, 3, on_begin, &begun);
+	int seen = 0;
+
+	assert_int_equal(work_add(w, NULL, look_begun, nothing, &seen), 0);
+	for (int i = 0; i < 1000 && (work_pending(w) || atomic_load(&begun) < 3); i++)
+		loop_turn(l, 10);
+	assert_int_equal(seen, 1);
+	assert_int_equal(atomic_load(&begun), 3);
+	work_free(w);
+	loop_free(l);
+}
+
 static void test_order(void **state)
 {
 	struct loop *l = loop_new();
@@ -134,6 +169,7 @@ static void test_full_and_free(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_begin),
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_free_jobs),
 		cmocka_unit_test(test_full_and_free),

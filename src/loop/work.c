@@ -39,6 +39,8 @@ struct work {
 	struct loop *loop;
 	unsigned n_threads, n_pending;
 	pthread_t *threads;
+	void (*begin)(void *arg);
+	void *begin_arg;
 	struct map *keys;
 	int event_fd;
 	struct loop_io io;
@@ -53,6 +55,8 @@ static void *work_thread(void *arg)
 	struct work *w = arg;
 	uint64_t one = 1;
 
+	if (w->begin)
+		w->begin(w->begin_arg);
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
 		struct work_job *job;
@@ -160,9 +164,16 @@ static int work_start_threads(struct work *w)
 
 struct work *work_new(struct loop *l, unsigned threads)
 {
+	return work_new_begin(l, threads, NULL, NULL);
+}
+
+struct work *work_new_begin(struct loop *l, unsigned threads, void (*begin)(void *arg), void *arg)
+{
 	struct work *w = x_alloc(sizeof(*w));
 
 	w->loop = l;
+	w->begin = begin;
+	w->begin_arg = arg;
 	w->n_threads = threads ? threads : 1;
 	w->threads = x_array(w->n_threads, sizeof(*w->threads));
 	w->keys = map_new(WORK_QUEUE_MAX);

@@ -14,6 +14,11 @@ struct work;
 #define WORK_QUEUE_MAX 4096
 
 struct work *work_new(struct loop *l, unsigned threads);
+/*
+ * The same; each thread calls begin(arg) once, before its first job: for what it keeps for all of
+ * them. `arg` must outlive the workers.
+ */
+struct work *work_new_begin(struct loop *l, unsigned threads, void (*begin)(void *arg), void *arg);
 void work_free(struct work *w);                          /* waits for the running jobs and calls their done; queued ones are dropped (done is not called) */
 /* -EAGAIN when WORK_QUEUE_MAX jobs wait. `arg` belongs to the job until done(arg) was called. */
 int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg),
