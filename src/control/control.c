@@ -192,6 +192,7 @@ void control_free(struct control *c)
 {
 	if (!c)
 		return;
+	c->leaving = true;              /* jobs that end now begin no others */
 	loop_timer_stop(&c->claim_timer);
 	loop_timer_stop(&c->nodes_timer);
 	loop_timer_stop(&c->end_timer);

@@ -46,7 +46,7 @@ struct control {
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct work *drive, *look;
 	struct loop_timer claim_timer, nodes_timer, end_timer, keys_timer;
-	bool claiming, listing, ending, choosing;
+	bool claiming, listing, ending, choosing, leaving;
 	unsigned n_driving;
 	struct map *nodes;               /* worker -> struct control_node */
 	struct key_signer signer;

@@ -104,7 +104,7 @@ static void claim(struct control *c)
 {
 	struct claim_job *j;
 
-	if (c->claiming || !c->have_signer || c->n_driving >= CONTROL_DRIVE_MAX)
+	if (c->leaving || c->claiming || !c->have_signer || c->n_driving >= CONTROL_DRIVE_MAX)
 		return;
 	j = x_alloc(sizeof(*j));
 	j->c = c;
