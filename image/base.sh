@@ -102,7 +102,9 @@ customize() {
 	rm -f "$root/var/lib/dbus/machine-id" "$root"/etc/ssh/ssh_host_*
 	rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
 	sed -i 's#://[^/@ ]*@#://#' "$root"/etc/apt/sources.list.d/*.sources
-	rm -rf "$root"/var/log/* "$root"/var/cache/* "$root"/var/lib/apt/lists/* "$root"/tmp/*
+	rm -rf "$root"/var/log/* "$root"/var/cache/* "$root"/var/lib/apt/lists/*
+	# Not mmdebstrap's own configuration: without it its last `apt-get clean` would be this machine's.
+	find "$root/tmp" -mindepth 1 -maxdepth 1 ! -name 'mmdebstrap.*' -exec rm -rf {} +
 	rm -f "$root"/var/lib/dpkg/*-old "$root"/etc/*- "$root/var/lib/systemd/random-seed"
 	mkdir -p "$root/var/cache/apt/archives/partial" "$root/var/lib/apt/lists/partial"
 	mkdir -p "$root/var/log/apt"
