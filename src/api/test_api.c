@@ -3,33 +3,21 @@
  * for node-api behind a real socket. Pure parts (fields, tokens, routes) have tables of their own
  * first.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include "api/api.h"
 #include "api/fields.h"
+#include "api/test_rig.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "loop/listen.h"
-
-#define WAIT_MS 20000
-#define WORKER "00000000-0000-4000-8000-000000000001"
-#define KEY "e2b_0123456789abcdef"
-#define OTHER_KEY "e2b_fedcba9876543210"
 
 /* ---- fields ---- */
 
@@ -218,364 +206,17 @@ static void test_control_find(void **state)
 
 /* ---- the whole ---- */
 
-struct rig {
-	struct loop *loop;
-	struct api *api;
-	char dir[64], url[128], node_addr[128], keys[128], root_pub[128];
-	struct store *store;
-	struct key_bundle bundle;
-	struct http_server *node;
-	struct listener *node_listener;
-	int client;
-	bool client_eof;
-	struct buf in;
-	/* what the node saw, and what it shall do */
-	unsigned calls, forwards;
-	char last_kind[16], last_spec[4096];
-	struct capability cap;
-	char *last_head;                  /* of a forwarded request */
-	const char *answers[4];           /* of the next calls, whole messages; NULL: the usual */
-	unsigned n_answers;
-	struct http_req *held;
-	bool hold;
-};
-
-static void node_answer(struct rig *g, struct http_req *r, const char *usual_type,
-			const char *usual)
-{
-	const char *a = g->n_answers < 4 ? g->answers[g->n_answers] : NULL;
-
-	if (!a) {
-		http_req_answer(r, 200,
-				(const struct http_field[]) { { "X-Guest", "1" }, { NULL, NULL } },
-				usual_type, usual, strlen(usual));
-		return;
-	}
-	/* "STATUS FIELD VALUE BODY" */
-	g->n_answers++;
-	char field[64] = "", value[64] = "", body[256] = "";
-	int status = 0;
-	assert_true(sscanf(a, "%d %63s %63s %255[^\n]", &status, field, value, body) >= 1);
-	http_req_answer(r, status,
-			(const struct http_field[]) { { field[0] ? field : NULL, value },
-						      { NULL, NULL } },
-			"application/json", body, strlen(body));
-}
-
-static void node_lifecycle_body(struct http_req *r, const char *body, size_t len, void *arg)
-{
-	struct rig *g = arg;
-
-	str_copy(g->last_spec, sizeof(g->last_spec), body);
-	node_answer(g, r, "application/json",
-		    str_eq(g->last_kind, "console") ? "{\"text\":\"boot\",\"events\":[]}"
-						    : "{\"state\":\"running\"}");
-}
-
-static void save_head(struct rig *g, const struct http_head *h)
-{
-	struct buf b;
-
-	buf_init(&b, 65536);
-	http_put_request(&b, h->method, h->target);
-	for (unsigned i = 0; i < h->n_fields; i++)
-		http_put_field(&b, h->fields[i].name, h->fields[i].value);
-	free(g->last_head);
-	g->last_head = buf_take_str(&b);
-}
-
-static void node_forward_body(struct http_req *r, const char *body, size_t len, void *arg)
-{
-	node_answer(arg, r, "text/plain", len ? body : "guest");
-}
-
-static void on_node(struct http_req *r, void *arg)
-{
-	struct rig *g = arg;
-	const struct http_head *h = http_req_head(r);
-	const char *op = http_get(h, "Space-Op"), *cap = http_get(h, "Space-Capability");
-	struct err e = { 0 };
-
-	assert_non_null(op);
-	assert_non_null(cap);
-	if (cap_verify(cap, strlen(cap), &g->bundle, &g->cap, &e) < 0 ||
-	    cap_check_time(&g->cap, clock_wall_ms() / 1000, &e) < 0)
-		fail_msg("capability: %s", e.text);
-	if (str_eq(op, "lifecycle")) {
-		g->calls++;
-		str_copy(g->last_kind, sizeof(g->last_kind), h->target + strlen("/lifecycle/"));
-		http_req_read_body(r, node_lifecycle_body, g);
-		return;
-	}
-	g->forwards++;
-	save_head(g, h);
-	if (g->hold)
-		g->held = r;
-	else
-		http_req_read_body(r, node_forward_body, g);
-}
-
-static void on_node_accept(int fd, void *arg)
-{
-	struct rig *g = arg;
-
-	http_server_accept(g->node, fd);
-}
-
-static void start_node(struct rig *g)
-{
-	const struct http_server_conf sc = { .head_timeout_ms = 5000,
-					     .idle_timeout_ms = 60000,
-					     .max_conns = 100,
-					     .max_body = 1 << 20,
-					     .handle = on_node,
-					     .arg = g };
-	struct err e = { 0 };
-
-	g->node = http_server_new(g->loop, &sc);
-	if (listener_new(g->loop, "node", g->node_addr, 0600, on_node_accept, g, &g->node_listener,
-			 &e) < 0)
-		fail_msg("%s", e.text);
-}
-
-static void stop_node(struct rig *g)
-{
-	listener_free(TAKE(g->node_listener));
-	http_server_free(TAKE(g->node));
-}
-
-static void hash_hex(const char *key, char dst[65])
-{
-	unsigned char hash[32];
-
-	crypto_hash_sha256(hash, (const unsigned char *)key, strlen(key));
-	str_hex(dst, hash, 32);
-}
-
-static void make_keys(struct rig *g)
-{
-	struct key_signer root, k;
-	uint8_t root_public[KEY_PUBLIC_BYTES];
-	char hex[2 * KEY_PUBLIC_BYTES + 1];
-	autofree char *path = x_asprintf("%s/api-000001.key", g->keys),
-		      *token = x_asprintf("%s/client-token.key", g->keys);
-	autofree char *text = NULL;
-	struct err e = { 0 };
-
-	assert_int_equal(key_generate("root", &root, root_public), 0);
-	assert_int_equal(key_generate("api-000001", &k, g->bundle.keys[0].public), 0);
-	assert_int_equal(key_save(path, &k, &e), 0);
-	str_copy(g->bundle.keys[0].kid, sizeof(g->bundle.keys[0].kid), k.kid);
-	g->bundle.keys[0].purposes = 7;
-	g->bundle.n_keys = 1;
-	g->bundle.number = 1;
-	assert_int_equal(bundle_sign(&g->bundle, &root, &text, &e), 0);
-	assert_int_equal(store_bundle_put(g->store, 1, text, &e), 0);
-	str_hex(hex, root_public, sizeof(root_public));
-	assert_int_equal(fd_write_file(AT_FDCWD, g->root_pub, hex, strlen(hex), 0644), 0);
-	assert_int_equal(
-		fd_write_file(AT_FDCWD, token,
-			      "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-			      64, 0600),
-		0);
-	key_signer_done(&root);
-	key_signer_done(&k);
-}
-
-static void connect_client(struct rig *g)
-{
-	int sv[2];
-
-	if (g->client >= 0)
-		close(g->client);
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv), 0);
-	g->client = sv[0];
-	g->client_eof = false;
-	buf_clear(&g->in);
-	api_accept(g->api, sv[1]);
-}
-
-static int setup(void **state)
-{
-	struct rig *g = x_alloc(sizeof(*g));
-	struct store_key sk;
-	struct err e = { 0 };
-	char hash[65];
-
-	g->client = -1;
-	g->loop = loop_new();
-	buf_init(&g->in, 4 << 20);
-	str_copy(g->dir, sizeof(g->dir), "/tmp/test-api-XXXXXX");
-	assert_non_null(mkdtemp(g->dir));
-	str_format(g->url, sizeof(g->url), "sqlite:%s/space.db", g->dir);
-	str_format(g->node_addr, sizeof(g->node_addr), "unix:%s/node.sock", g->dir);
-	str_format(g->keys, sizeof(g->keys), "%s/keys", g->dir);
-	str_format(g->root_pub, sizeof(g->root_pub), "%s/root.pub", g->dir);
-	assert_int_equal(mkdir(g->keys, 0700), 0);
-	assert_int_equal(key_init(), 0);
-	if (store_open(g->url, &g->store, &e) < 0)
-		fail_msg("%s", e.text);
-	make_keys(g);
-	hash_hex(KEY, hash);
-	assert_int_equal(store_key_add(g->store, "acme", "first", hash, "e2b_01234567", &sk, &e),
-			 0);
-	hash_hex(OTHER_KEY, hash);
-	assert_int_equal(store_key_add(g->store, "other", "first", hash, "e2b_fedcba98", &sk, &e),
-			 0);
-	assert_int_equal(store_node_put(g->store, WORKER, g->node_addr, &e), 0);
-	assert_int_equal(store_node_seen(g->store, WORKER, 1, "{}", &e), 0);
-	assert_int_equal(store_template_put(
-				 g->store, "", "base", "base-0123456789abcdef",
-				 "{\"memory_mib\":512,\"vcpus\":1,\"disk_bytes\":8589934592}", &e),
-			 0);
-	const struct api_conf ac = { .store_url = g->url,
-				     .keys_dir = g->keys,
-				     .root_pub = g->root_pub,
-				     .domain = "box.test:4983" };
-	start_node(g);
-	g->api = api_new(g->loop, &ac, &e);
-	if (!g->api)
-		fail_msg("%s", e.text);
-	connect_client(g);
-	*state = g;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct rig *g = *state;
-	autofree char *cmd = NULL;
-	static const char *const names[] = {
-		"space.db", "space.db-wal",	   "space.db-shm",	   "node.sock",
-		"root.pub", "keys/api-000001.key", "keys/client-token.key"
-	};
-
-	api_free(g->api);
-	stop_node(g);
-	for (int i = 0; i < 3; i++)
-		loop_turn(g->loop, 0);
-	store_close(g->store);
-	loop_free(g->loop);
-	close(g->client);
-	buf_done(&g->in);
-	free(g->last_head);
-	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
-		autofree char *path = x_asprintf("%s/%s", g->dir, names[i]);
-
-		unlink(path);
-	}
-	rmdir(g->keys);
-	rmdir(g->dir);
-	free(g);
-	return 0;
-}
-
-static void turn(struct rig *g)
-{
-	ssize_t r = -EAGAIN;
-
-	loop_turn(g->loop, 1);
-	while (!g->client_eof && (r = buf_read_fd(&g->in, g->client, 65536)) > 0)
-		;
-	if (r != -EAGAIN)
-		g->client_eof = true;
-}
-
-/* One request, its whole answer: status, and the message in g->in. */
-static int ask(struct rig *g, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static int answer(struct rig *g)
-{
-	int64_t until = clock_mono_ms() + WAIT_MS;
-
-	while (clock_mono_ms() < until) {
-		struct http_head h;
-		enum http_error err;
-		ssize_t n = buf_len(&g->in) ? http_parse_response(buf_data(&g->in), buf_len(&g->in),
-								  "GET", &h, &err)
-					    : 0;
-
-		assert_true(n >= 0);
-		if (n > 0) {
-			size_t want = (size_t)n + (h.body == HTTP_BODY_LENGTH ? h.length : 0);
-			int status = h.status;
-
-			http_head_done(&h);
-			if (buf_len(&g->in) >= want)
-				return status;
-		}
-		if (g->client_eof)
-			return -1;
-		turn(g);
-	}
-	fail_msg("no answer; got \"%.*s\"", (int)buf_len(&g->in), buf_data(&g->in));
-	return -1;
-}
-
-static int ask(struct rig *g, const char *fmt, ...)
-{
-	char *msg = NULL;
-	va_list ap;
-
-	va_start(ap, fmt);
-	assert_true(vasprintf(&msg, fmt, ap) > 0);
-	va_end(ap);
-	if (g->client_eof)
-		connect_client(g);
-	buf_clear(&g->in);
-	assert_int_equal(fd_write_all(g->client, msg, strlen(msg), WAIT_MS), 0);
-	free(msg);
-	return answer(g);
-}
-
-static bool has(struct rig *g, const char *want)
-{
-	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in));
-
-	return strstr(text, want) != NULL;
-}
-
-#define HAS(g, want) do { if (!has(g, want)) fail_msg("no \"%s\" in \"%.*s\"", want, (int)buf_len(&(g)->in), buf_data(&(g)->in)); } while (0)
-#define H "Host: x\r\nX-API-KEY: " KEY "\r\n"
-
-/* The value of a string field of the JSON that came. */
-static void field(struct rig *g, const char *name, char *dst, size_t size)
-{
-	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in)),
-		      *pattern = x_asprintf("\"%s\":\"", name);
-	char *p = strstr(text, pattern);
-
-	assert_non_null(p);
-	p += strlen(pattern);
-	p[strcspn(p, "\"")] = '\0';
-	assert_int_equal(str_copy(dst, size, p), 0);
-}
-
-struct box { char id[ID_SANDBOX_LEN + 1], token[TOKEN_TEXT_MAX]; };
-
-static struct box create(struct rig *g, const char *body)
-{
-	struct box b;
-
-	if (ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n%s",
-		strlen(body), body) != 201)
-		fail_msg("%.*s", (int)buf_len(&g->in), buf_data(&g->in));
-	field(g, "sandboxID", b.id, sizeof(b.id));
-	field(g, "envdAccessToken", b.token, sizeof(b.token));
-	return b;
-}
-
 static void test_life(void **state)
 {
 	struct rig *g = *state;
 	struct box b;
 
 	/* a chunked body, as the JavaScript client sends it */
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
 				"X-Request-Id: my-id\r\nTransfer-Encoding: chunked\r\n\r\n"
 				"13\r\n{\"templateID\":\"base\r\n2\r\n\"}\r\n0\r\n\r\n"),
 			 201);
-	field(g, "sandboxID", b.id, sizeof(b.id));
+	rig_field(g, "sandboxID", b.id, sizeof(b.id));
 	HAS(g, "X-Request-Id: my-id\r\n");
 	HAS(g, "\"templateID\":\"base-0123456789abcdef\"");
 	HAS(g, "\"alias\":\"base\"");
@@ -590,30 +231,30 @@ static void test_life(void **state)
 	assert_string_equal(g->cap.id.sandbox, b.id);
 	assert_string_equal(g->cap.id.tenant, "acme");
 
-	assert_int_equal(ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"state\":\"running\"");
 	HAS(g, "\"cpuCount\":1");
 	HAS(g, "\"memoryMB\":512");
 	HAS(g, "\"diskSizeMB\":8192");
 	HAS(g, "\"lifecycle\":{\"onTimeout\":\"kill\",\"autoResume\":false}");
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "GET /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
 			     "\r\n\r\n",
 			     b.id),
 			 404);
 	HAS(g, "\"code\":404");
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "DELETE /sandboxes/%s HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
 			     "\r\n\r\n",
 			     b.id),
 			 404);
 
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"state\":\"stopped\"");
 	assert_string_equal(g->last_kind, "stop");
-	assert_int_equal(ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"state\":\"paused\"");
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H
 			     "Content-Length: 2\r\n\r\n{}",
 			     b.id),
@@ -621,57 +262,57 @@ static void test_life(void **state)
 	HAS(g, "\"state\":\"running\"");
 	HAS(g, "\"generation\":2");
 	assert_int_equal(g->cap.id.generation, 2);
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H
 			     "Content-Length: 7\r\n\r\n{\"x\":1}",
 			     b.id),
 			 400);
-	assert_int_equal(ask(g, "GET /v1/sandboxes/%s/logs HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s/logs HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "{\"text\":\"boot\",\"events\":[]}");
-	assert_int_equal(ask(g, "GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
 
-	assert_int_equal(ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 204);
+	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 204);
 	assert_string_equal(g->last_kind, "delete");
-	assert_int_equal(ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 404);
+	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 404);
 	HAS(g, "\"code\":404");
-	assert_int_equal(ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 404);
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H "\r\n", b.id), 404);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 404);
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/start HTTP/1.1\r\n" H "\r\n", b.id), 404);
 }
 
 static void test_bad_requests(void **state)
 {
 	struct rig *g = *state;
 
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
 	HAS(g, "\"code\":401");
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: e2b_00\r\n\r\n"),
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: e2b_00\r\n\r\n"),
 			 401);
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\n" H "X-API-KEY: x\r\n\r\n"), 401);
-	assert_int_equal(ask(g, "POST /sandboxes/x/pause HTTP/1.1\r\n" H "\r\n"), 501);
-	assert_int_equal(ask(g, "GET /templates HTTP/1.1\r\n" H "\r\n"), 501);
-	assert_int_equal(ask(g, "PATCH /sandboxes HTTP/1.1\r\n" H "\r\n"), 405);
-	assert_int_equal(ask(g, "GET /nowhere HTTP/1.1\r\n" H "\r\n"), 404);
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "X-API-KEY: x\r\n\r\n"), 401);
+	assert_int_equal(rig_ask(g, "POST /sandboxes/x/pause HTTP/1.1\r\n" H "\r\n"), 501);
+	assert_int_equal(rig_ask(g, "GET /templates HTTP/1.1\r\n" H "\r\n"), 501);
+	assert_int_equal(rig_ask(g, "PATCH /sandboxes HTTP/1.1\r\n" H "\r\n"), 405);
+	assert_int_equal(rig_ask(g, "GET /nowhere HTTP/1.1\r\n" H "\r\n"), 404);
+	assert_int_equal(rig_ask(g, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
 	HAS(g, "{\"status\":\"ok\"}");
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n{"),
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 1\r\n\r\n{"),
 			 400);
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
 				"Content-Length: 22\r\n\r\n{\"templateID\":\"nosuch\"}" +
 					0),
 			 400);
-	connect_client(g);
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+	rig_connect_client(g);
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
 				"Content-Length: 23\r\n\r\n{\"templateID\":\"nosuch\"}"),
 			 404);
 	HAS(g, "nosuch");
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "POST /v2/sandboxes HTTP/1.1\r\n" H "Content-Length: 9999999\r\n\r\n"),
 			 413);
-	assert_int_equal(ask(g, "GET /v2/sandboxes?limit=0 HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(ask(g, "GET /v2/sandboxes?state=stopped HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(ask(g, "GET /v2/sandboxes?nextToken=bad HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(ask(g, "GET /v2/sandboxes?colour=red HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?limit=0 HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?state=stopped HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?nextToken=bad HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?colour=red HTTP/1.1\r\n" H "\r\n"), 400);
 	HAS(g, "colour");
 	assert_int_equal(g->calls, 0);
 }
@@ -679,48 +320,48 @@ static void test_bad_requests(void **state)
 static void test_list(void **state)
 {
 	struct rig *g = *state;
-	struct box a = create(g, "{\"templateID\":\"base\",\"metadata\":{\"k 1\":\"v&2\"}}");
-	struct box b = create(
+	struct box a = rig_create(g, "{\"templateID\":\"base\",\"metadata\":{\"k 1\":\"v&2\"}}");
+	struct box b = rig_create(
 		g,
 		"{\"templateID\":\"base\",\"metadata\":{\"k\":\"x\"},\"envVars\":{\"A\":\"1\"}}");
-	struct box c = create(g, "{\"templateID\":\"base-0123456789abcdef\"}");
+	struct box c = rig_create(g, "{\"templateID\":\"base-0123456789abcdef\"}");
 	char next[64];
 
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
-	assert_int_equal(ask(g, "GET /v2/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
-	assert_true(has(g, a.id) && has(g, b.id) && has(g, c.id));
-	assert_false(has(g, "X-Next-Token"));
-	assert_false(has(g, "envdAccessToken"));
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
-	assert_true(has(g, a.id) && !has(g, b.id) && has(g, c.id));
-	assert_int_equal(ask(g, "GET /v2/sandboxes?state=paused HTTP/1.1\r\n" H "\r\n"), 200);
-	assert_true(!has(g, a.id) && has(g, b.id) && !has(g, c.id));
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_true(rig_has(g, a.id) && rig_has(g, b.id) && rig_has(g, c.id));
+	assert_false(rig_has(g, "X-Next-Token"));
+	assert_false(rig_has(g, "envdAccessToken"));
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_true(rig_has(g, a.id) && !rig_has(g, b.id) && rig_has(g, c.id));
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?state=paused HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_true(!rig_has(g, a.id) && rig_has(g, b.id) && !rig_has(g, c.id));
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /v2/sandboxes?state=running,paused&metadata=k%%2525201%%3Dv%%2525262 HTTP/1.1\r\n" H
 		    "\r\n"),
 		200);
-	assert_true(has(g, a.id) && !has(g, b.id) && !has(g, c.id));
-	assert_int_equal(ask(g, "GET /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
+	assert_true(rig_has(g, a.id) && !rig_has(g, b.id) && !rig_has(g, c.id));
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: " OTHER_KEY
 				"\r\n\r\n"),
 			 200);
 	HAS(g, "\r\n\r\n[]");
 
-	assert_int_equal(ask(g, "GET /v2/sandboxes?order=asc&limit=2 HTTP/1.1\r\n" H "\r\n"), 200);
-	assert_true(has(g, a.id) && has(g, b.id) && !has(g, c.id));
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes?order=asc&limit=2 HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_true(rig_has(g, a.id) && rig_has(g, b.id) && !rig_has(g, c.id));
 	HAS(g, "X-Next-Token: ");
 	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in));
 	char *p = strstr(text, "X-Next-Token: ") + 14;
 	p[strcspn(p, "\r")] = '\0';
 	str_copy(next, sizeof(next), p);
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     "GET /v2/sandboxes?order=asc&limit=2&nextToken=%s HTTP/1.1\r\n" H
 			     "\r\n",
 			     next),
 			 200);
-	assert_true(!has(g, a.id) && !has(g, b.id) && has(g, c.id));
-	assert_int_equal(ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
-	assert_true(has(g, a.id) && has(g, "\"state\":\"stopped\""));
+	assert_true(!rig_has(g, a.id) && !rig_has(g, b.id) && rig_has(g, c.id));
+	assert_int_equal(rig_ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_true(rig_has(g, a.id) && rig_has(g, "\"state\":\"stopped\""));
 }
 
 /* A create that fails on the node: the node's reason, and nothing stays. */
@@ -730,22 +371,22 @@ static void test_create_fails(void **state)
 
 	g->answers[0] =
 		"507 X y {\"num\":-28,\"code\":\"no-space\",\"message\":\"The disk is full.\"}";
-	assert_int_equal(ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
 				"Content-Length: 21\r\n\r\n{\"templateID\":\"base\"}"),
 			 507);
 	HAS(g, "The disk is full.");
 	assert_string_equal(g->last_kind, "delete");
-	assert_int_equal(ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_int_equal(rig_ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
 	HAS(g, "\r\n\r\n[]");
 }
 
 static void test_data(void **state)
 {
 	struct rig *g = *state;
-	struct box b = create(g, "{\"templateID\":\"base\"}");
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "POST /files?path=x HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
 		    "Authorization: Basic dXNlcjo=\r\nX-API-Key: k\r\nE2B-Traffic-Access-Token: t\r\nSpace-Capability: forged\r\n"
 		    "X-Request-Id: r-1\r\nConnection: X-Hop\r\nX-Hop: 1\r\nX-Keep: 1\r\nContent-Length: 4\r\n\r\nbody",
@@ -769,18 +410,18 @@ static void test_data(void **state)
 
 	/* by host, and by token alone */
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /envs HTTP/1.1\r\nHost: 49983-%s.box.test:99\r\nX-Access-Token: %s\r\nAuthorization: Bearer x\r\n\r\n",
 		    b.id, b.token),
 		200);
 	assert_int_equal(g->cap.access, ID_ACCESS_READ);
 	assert_null(strstr(g->last_head, "Bearer"));
-	assert_int_equal(ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n",
+	assert_int_equal(rig_ask(g, "GET /health HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n",
 			     b.token),
 			 200);
 	HAS(g, "X-Guest: 1");
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n",
 		    b.id),
 		200);
@@ -805,7 +446,7 @@ static void test_data(void **state)
 		{ "GET /envs", 1, "x", 400, "" },
 	};
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		int status = ask(
+		int status = rig_ask(
 			g,
 			"%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: %s\r\n%s%s%s\r\n",
 			bad[i].line, b.id, bad[i].port, bad[i].token ? "X-Access-Token: " : "",
@@ -818,7 +459,7 @@ static void test_data(void **state)
 		HAS(g, bad[i].body);
 	}
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /envs HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n\r\n",
 		    b.id, b.token),
 		400);
@@ -826,13 +467,13 @@ static void test_data(void **state)
 
 	/* unknown, stopped, deleted: E2B's own words */
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: nosuch\r\nE2b-Sandbox-Port: 49983\r\n\r\n"),
 		502);
 	HAS(g, "\"message\":\"The sandbox was not found\",\"code\":502}");
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n",
 		    b.id),
 		502);
@@ -852,7 +493,7 @@ static void test_data(void **state)
 static void test_client_fields(void **state)
 {
 	struct rig *g = *state;
-	struct box b = create(g, "{\"templateID\":\"base\"}");
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 	unsigned char hash[32];
 	char b64[64], signature[200] = "";
 	autofree char *text = x_asprintf("/x:read::%s", b.token);
@@ -864,7 +505,7 @@ static void test_client_fields(void **state)
 		str_format(signature + strlen(signature), sizeof(signature) - strlen(signature),
 			   "%%%02X", *p);
 	assert_int_equal(
-		ask(g,
+		rig_ask(g,
 		    "GET /files?path=/x&signature=v1_%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
 		    "E2b-Sandbox-Port: 49983\r\nAuthorization: Basic cm9vdDo=\r\nX-Keep: 1\r\n\r\n",
 		    signature, b.id),
@@ -879,29 +520,29 @@ static void test_client_fields(void **state)
 	unsigned before = g->forwards;
 
 	for (size_t i = 0; i < ARRAY_LEN(held); i++) {
-		connect_client(g);
+		rig_connect_client(g);
 		assert_int_equal(
-			ask(g,
+			rig_ask(g,
 			    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n%s",
 			    b.id, held[i]),
 			401);
 	}
 	assert_int_equal(g->forwards, before);
-	connect_client(g);
+	rig_connect_client(g);
 
-	assert_int_equal(ask(g, DATA("GET /envs") "Connection: Host\r\n\r\n", b.id, b.token), 200);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "Connection: Host\r\n\r\n", b.id, b.token), 200);
 	assert_non_null(strstr(g->last_head, "Host: x\r\n"));
 }
 
 static void test_refusals(void **state)
 {
 	struct rig *g = *state;
-	struct box b = create(g, "{\"templateID\":\"base\"}");
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 	uint64_t generation;
 	struct store_op op;
 	struct err e = { 0 };
 
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
 	assert_int_equal(g->cap.id.generation, 1);
 
 	/*
@@ -912,7 +553,7 @@ static void test_refusals(void **state)
 	assert_int_equal(store_finish(g->store, &op, LIFE_RUNNING, NULL, &e), 0);
 	g->answers[0] = "421 Space-Refusal refresh-route {}";
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("POST /files") "Content-Length: 5\r\n\r\nagain", b.id,
+	assert_int_equal(rig_ask(g, DATA("POST /files") "Content-Length: 5\r\n\r\nagain", b.id,
 			     b.token),
 			 200);
 	HAS(g, "again");
@@ -923,14 +564,14 @@ static void test_refusals(void **state)
 	/* Exactly one rebuilt attempt. */
 	g->answers[0] = g->answers[1] = g->answers[2] = "421 Space-Refusal refresh-route {}";
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
 	HAS(g, "The sandbox was not found");
 	assert_int_equal(g->n_answers, 2);
 	assert_int_equal(g->forwards, 5);
 
 	/* Not one for what names a process of the refused execution. */
 	g->n_answers = 0;
-	assert_int_equal(ask(g,
+	assert_int_equal(rig_ask(g,
 			     DATA("POST /process.Process/SendInput") "Content-Length: 2\r\n\r\n{}",
 			     b.id, b.token),
 			 502);
@@ -939,7 +580,7 @@ static void test_refusals(void **state)
 	/* And none for a denial. */
 	g->answers[0] = "421 Space-Refusal deny {}";
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
 	assert_int_equal(g->n_answers, 1);
 
 	/*
@@ -950,12 +591,12 @@ static void test_refusals(void **state)
 	g->answers[1] = "502 Space-Error guest-lost {\"num\":1}";
 	g->answers[2] = "421 X-Mine y guest";
 	g->n_answers = 0;
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 429);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 429);
 	HAS(g, "Retry-After: 1");
-	assert_false(has(g, "Space-"));
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
-	assert_false(has(g, "num"));
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 421);
+	assert_false(rig_has(g, "Space-"));
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
+	assert_false(rig_has(g, "num"));
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 421);
 	HAS(g, "\r\n\r\nguest");
 
 	/* The row says that it is gone: no attempt. */
@@ -965,30 +606,30 @@ static void test_refusals(void **state)
 	assert_int_equal(store_submit(g->store, b.id, "", LIFE_EV_DELETE, "test", "r", &op, &e), 0);
 	assert_int_equal(store_finish(g->store, &op, LIFE_NONE, NULL, &e), 0);
 	g->forwards = 0;
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
 	assert_int_equal(g->forwards, 1);
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 502);
 	assert_int_equal(g->forwards, 1);
 }
 
 static void test_node_away(void **state)
 {
 	struct rig *g = *state;
-	struct box b = create(g, "{\"templateID\":\"base\"}");
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
-	stop_node(g);
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 503);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
+	rig_stop_node(g);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 503);
 	HAS(g, "Retry-After: 1");
-	start_node(g);
-	assert_int_equal(ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
+	rig_start_node(g);
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
 }
 
 /* A stop that this process drives cuts the streams of that execution, answered or not. */
 static void test_cut(void **state)
 {
 	struct rig *g = *state;
-	struct box b = create(g, "{\"templateID\":\"base\"}");
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 	int waiting, sv[2];
 	autofree char *msg = x_asprintf(DATA("GET /envs") "\r\n", b.id, b.token);
 	int64_t until = clock_mono_ms() + WAIT_MS;
@@ -1000,12 +641,12 @@ static void test_cut(void **state)
 	g->hold = true;
 	assert_int_equal(fd_write_all(waiting, msg, strlen(msg), WAIT_MS), 0);
 	while (!g->held && clock_mono_ms() < until)
-		turn(g);
+		rig_turn(g);
 	assert_non_null(g->held);
 	g->hold = false;
-	assert_int_equal(ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	while (read(waiting, &c, 1) < 0 && errno == EAGAIN && clock_mono_ms() < until)
-		turn(g);
+		rig_turn(g);
 	assert_int_equal(read(waiting, &c, 1), 0);
 	assert_true(list_empty(&g->api->streams));
 	http_req_answer(g->held, 204, NULL, NULL, NULL, 0);
@@ -1021,14 +662,14 @@ static void test_key_revoked(void **state)
 	int64_t begin;
 	int status;
 
-	assert_int_equal(ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
 	assert_int_equal(store_key_list(g->store, "acme", &keys, &n, &e), 0);
 	assert_int_equal(n, 1);
 	assert_int_equal(store_key_revoke(g->store, keys[0].id, &e), 0);
 	free(keys);
 	begin = clock_mono_ms();
 	do {
-		status = ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n");
+		status = rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n");
 	} while (status == 200 && clock_mono_ms() < begin + 3 * API_AUTH_TTL_MS);
 	assert_int_equal(status, 401);
 	assert_in_range(clock_mono_ms() - begin, 0, API_AUTH_TTL_MS + 1000);
@@ -1036,7 +677,7 @@ static void test_key_revoked(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_fields),
 		cmocka_unit_test(test_token),
