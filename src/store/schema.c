@@ -112,7 +112,17 @@ static const char *const schema_1[] = {
 	NULL,
 };
 
-static const char *const *const migrations[] = { schema_1 };
+/* Tickets of terminals: used once, gone within minutes. */
+static const char *const schema_tickets[] = {
+	"CREATE TABLE terminal_tickets ("
+	" hash TEXT PRIMARY KEY," /* SHA-256 of the ticket; the ticket itself is nowhere */
+	" tenant TEXT NOT NULL,"
+	" sandbox TEXT NOT NULL,"
+	" until_ms BIGINT NOT NULL)",
+	NULL,
+};
+
+static const char *const *const migrations[] = { schema_1, schema_tickets };
 
 static int schema_version(struct store *s, int64_t *ret, struct err *e)
 {

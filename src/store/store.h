@@ -158,6 +158,21 @@ int store_finish(struct store *s, const struct store_op *op, enum life_state obs
 		 const struct err *failure /* NULL = done */, struct err *e);
 int store_op_get(struct store *s, int64_t id, struct store_op *ret, struct err *e);
 
+/*
+ * Tickets of terminals (docs/terminal.md): the SHA-256 of what a browser shows once instead of a
+ * key.
+ */
+#define STORE_TICKETS_MAX 256            /* unused ones of a tenant; beyond: -EUSERS */
+struct store_ticket {
+	char hash[65];
+	char tenant[ID_TENANT_MAX + 1];
+	char sandbox[ID_SANDBOX_LEN + 1];
+};
+int store_ticket_add(struct store *s, const struct store_ticket *t, int64_t life_ms,
+		     int64_t *ret_until_ms, struct err *e);
+/* Takes it away: -ENOENT for one that is not known, was taken before, or is too old. */
+int store_ticket_take(struct store *s, const char *hash, struct store_ticket *ret, struct err *e);
+
 int store_audit(struct store *s, const char *tenant, const char *who, const char *what,
 		const char *object, const char *request_id, struct err *e);
 
