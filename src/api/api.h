@@ -122,6 +122,38 @@ const struct control_route *control_find(const char *method, const char *target,
 					 char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong);
 void control_handle(struct call *c);
 
+/* change.c: what every change of a sandbox goes through (in a worker) */
+int call_load(struct call *c, struct store *s, struct store_sandbox *b);      /* by c->id and tenant; -ENOENT as below */
+int call_not_found(struct call *c);              /* sets the error, returns -ENOENT */
+int change_need_signer(struct call *c);
+void change_nap(int64_t ms);
+/*
+ * Writes the operation, claimed by this process. op->id 0: nothing to do (the result holds
+ * already). timeout_ms of a resume or start: its time from then on, 0 = its own.
+ */
+int change_ask(struct call *c, struct store *s, enum life_event kind, int64_t timeout_ms,
+	       struct store_op *op);
+/* Drives what is ours and waits for what is not. 0: it was done; its own error when it failed. */
+int change_complete(struct call *c, struct store *s, struct store_op *op);
+/* Both. A sandbox in a transition: -EBUSY "in-transition" (a delete waits). */
+int change_run(struct call *c, struct store *s, enum life_event kind);
+
+/* lifecycle.c: pause, resume, time (in a worker). All of them wait for a running transition first. */
+/* Its time ends timeout_ms from now; with only_extend not earlier than it does. -EBUSY "not-running" of one whose time stands still. */
+int life_set_timeout(struct call *c, struct store *s, int64_t timeout_ms, bool only_extend);
+/*
+ * Running: its time is extended (timeout_ms from now, if that is later). Else it is resumed, or
+ * started from its disk if it has no memory, with timeout_ms of time. timeout_ms 0: its own. One
+ * that is being deleted: -EBUSY.
+ */
+int life_wake(struct call *c, struct store *s, int64_t timeout_ms, bool *ret_resumed);
+int life_pause(struct call *c, struct store *s, bool *ret_paused);      /* false: it was paused already */
+void run_pause(struct call *c, struct store *s);
+void run_resume(struct call *c, struct store *s);
+void run_connect(struct call *c, struct store *s);
+void run_timeout(struct call *c, struct store *s);
+void run_refreshes(struct call *c, struct store *s);
+
 /* sandboxes.c: bodies of the routes */
 void run_create_v1(struct call *c, struct store *s);
 void run_create_v2(struct call *c, struct store *s);

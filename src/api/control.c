@@ -18,6 +18,12 @@ static const struct control_route routes[] = {
 	{ "GET", "/sandboxes", 0, run_list_v1 },
 	{ "GET", "/sandboxes/{id}", 0, run_get },
 	{ "DELETE", "/sandboxes/{id}", S, run_delete },
+	{ "POST", "/v2/sandboxes/{id}/connect", B | S, run_connect },
+	{ "POST", "/sandboxes/{id}/connect", B | S, run_connect },
+	{ "POST", "/sandboxes/{id}/resume", B | S, run_resume },
+	{ "POST", "/sandboxes/{id}/pause", B | S, run_pause },
+	{ "POST", "/sandboxes/{id}/timeout", B | S, run_timeout },
+	{ "POST", "/sandboxes/{id}/refreshes", B | S, run_refreshes },
 
 	{ "GET", "/v1/version", 0, run_v1_version },
 	{ "GET", "/v1/sandboxes", 0, run_v1_list },
@@ -31,12 +37,6 @@ static const struct control_route routes[] = {
 	 * E2B's API as far as its clients know it, not built yet: 501. "{id}" is any one segment, a
 	 * final "*" any rest.
 	 */
-	{ "POST", "/v2/sandboxes/{id}/connect", 0, NULL },
-	{ "POST", "/sandboxes/{id}/connect", 0, NULL },
-	{ "POST", "/sandboxes/{id}/resume", 0, NULL },
-	{ "POST", "/sandboxes/{id}/pause", 0, NULL },
-	{ "POST", "/sandboxes/{id}/timeout", 0, NULL },
-	{ "POST", "/sandboxes/{id}/refreshes", 0, NULL },
 	{ "PUT", "/sandboxes/{id}/network", 0, NULL },
 	{ "POST", "/sandboxes/{id}/fork", 0, NULL },
 	{ "POST", "/sandboxes/{id}/snapshots", 0, NULL },

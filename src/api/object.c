@@ -86,7 +86,11 @@ json_t *object_listed(struct api *a, const struct store_sandbox *b)
 	json_t *o = common(b);
 
 	put_time(o, "startedAt", b->started_ms ? b->started_ms : b->created_ms);
-	put_time(o, "endAt", b->end_ms);
+	/* One that is paused has no end; the schema wants one, and it is said since when. */
+	put_time(o, "endAt",
+		 b->end_ms	? b->end_ms
+		 : b->paused_ms ? b->paused_ms
+				: b->created_ms);
 	json_object_set_new(o, "state", json_string(e2b_states[b->observed]));
 	json_object_set_new(o, "cpuCount", json_integer((json_int_t)b->vcpus));
 	json_object_set_new(o, "memoryMB", json_integer((json_int_t)b->memory_mib));
@@ -106,7 +110,8 @@ json_t *object_detail(struct api *a, const struct store_sandbox *b)
 	json_object_set_new(o, "allowInternetAccess",
 			    internet ? json_incref(internet) : json_null());
 	json_object_set_new(o, "lifecycle",
-			    json_pack("{s:s,s:b}", "onTimeout", "kill", "autoResume", 0));
+			    json_pack("{s:s,s:b}", "onTimeout", b->end_pauses ? "pause" : "kill",
+				      "autoResume", b->auto_resume));
 	json_decref(options);
 	return o;
 }

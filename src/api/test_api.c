@@ -180,8 +180,10 @@ static void test_control_find(void **state)
 		{ "PUT", "/sandboxes", 405, "" },
 		{ "POST", "/v1/sandboxes/iaaaaaaaaaaaaaaaaaaaa/stop", 1, "iaaaaaaaaaaaaaaaaaaaa" },
 		{ "GET", "/v1/sandboxes/iaaaaaaaaaaaaaaaaaaaa/stop", 405, "" },
-		{ "POST", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa/pause", 501, "iaaaaaaaaaaaaaaaaaaaa" },
-		{ "POST", "/v2/sandboxes/x/connect", 501, "" },
+		{ "POST", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa/pause", 1, "iaaaaaaaaaaaaaaaaaaaa" },
+		{ "GET", "/sandboxes/iaaaaaaaaaaaaaaaaaaaa/pause", 405, "" },
+		{ "POST", "/v2/sandboxes/x/connect", 1, "" },
+		{ "POST", "/sandboxes/x/fork", 501, "" },
 		{ "DELETE", "/templates/a%2Fb", 501, "" },
 		{ "GET", "/secrets/x/y", 501, "" },
 		{ "GET", "/volumes", 501, "" },
@@ -288,7 +290,7 @@ static void test_bad_requests(void **state)
 	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\nX-API-KEY: e2b_00\r\n\r\n"),
 			 401);
 	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "X-API-KEY: x\r\n\r\n"), 401);
-	assert_int_equal(rig_ask(g, "POST /sandboxes/x/pause HTTP/1.1\r\n" H "\r\n"), 501);
+	assert_int_equal(rig_ask(g, "POST /sandboxes/x/fork HTTP/1.1\r\n" H "\r\n"), 501);
 	assert_int_equal(rig_ask(g, "GET /templates HTTP/1.1\r\n" H "\r\n"), 501);
 	assert_int_equal(rig_ask(g, "PATCH /sandboxes HTTP/1.1\r\n" H "\r\n"), 405);
 	assert_int_equal(rig_ask(g, "GET /nowhere HTTP/1.1\r\n" H "\r\n"), 404);

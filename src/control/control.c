@@ -68,7 +68,7 @@ static void keys_tick(struct loop_timer *t)
 		free(j);
 }
 
-/* ---- sandboxes whose time is over ---- */
+/* ---- sandboxes whose time is over: paused or deleted ---- */
 
 struct end_job { struct control *c; struct store_op ops[END_BATCH]; unsigned n; struct err err; };
 
@@ -79,15 +79,16 @@ static void end_one(struct end_job *j, struct store *s, const struct store_sandb
 	char req[65];
 
 	str_format(req, sizeof(req), "end-%s", b->id);
-	if (b->desired == LIFE_NONE)
-		return;                          /* its delete is there already */
-	if (store_submit(s, b->id, "", LIFE_EV_DELETE, j->c->claimer, req, op, &e) < 0) {
-		if (e.num != -ENOENT)
-			log_warn("a sandbox whose time is over cannot be deleted",
+	if (store_submit_end(s, b->id, j->c->claimer, req, op, &e) < 0) {
+		/* What happens to it now is waited for. */
+		if (e.num != -ENOENT && e.num != -EBUSY)
+			log_warn("a sandbox whose time is over cannot be ended",
 				 F_STR("sandbox", b->id), F_ERR(&e));
 		return;
 	}
-	log_info("time is over", F_REQ(req), F_STR("sandbox", b->id));
+	if (op->id != 0)
+		log_info("time is over", F_REQ(req), F_STR("sandbox", b->id),
+			 F_STR("action", life_event_names[op->kind]));
 	if (op->id != 0 && op->state == STORE_OP_CLAIMED && str_eq(op->claimer, j->c->claimer))
 		j->n++;
 }

@@ -5,7 +5,7 @@
  *	drive      operations that nobody drives (their driver died, or gave them back): claimed and driven (ops/ops.h)
  *	nodes      each node's report: seen, its bundle's number, the observed state of its sandboxes; an older bundle is
  *	           replaced; a reboot inside the guest becomes a start; what no row wants is deleted there
- *	end        sandboxes whose time is over: deleted
+ *	end        sandboxes whose time is over: deleted, or paused where that was asked for
  *	keys       which key signs
  *
  * Any number of replicas may run: operations are claimed in the database, everything else is

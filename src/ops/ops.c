@@ -65,6 +65,8 @@ static const struct step steps[] = {
 	{ LIFE_EV_CREATE, LIFE_CREATING, spec_create },
 	{ LIFE_EV_START, LIFE_STARTING, spec_start },
 	{ LIFE_EV_STOP, LIFE_STOPPING, spec_none },
+	{ LIFE_EV_PAUSE, LIFE_PAUSING, spec_none },
+	{ LIFE_EV_RESUME, LIFE_RESUMING, spec_start },
 	{ LIFE_EV_DELETE, LIFE_DELETING, spec_none },
 };
 

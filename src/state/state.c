@@ -100,6 +100,11 @@ bool life_serves(enum life_state s)
 	return s == LIFE_RUNNING;
 }
 
+bool life_resident(enum life_state s)
+{
+	return s == LIFE_RUNNING || s == LIFE_PAUSING || s == LIFE_PAUSED || s == LIFE_RESUMING;
+}
+
 int life_state_of(const char *name, enum life_state *ret)
 {
 	for (int i = 0; i < LIFE_STATE_COUNT; i++) {

@@ -69,6 +69,7 @@ int life_check(enum life_state from, enum life_event ev, const struct life_rule 
 	       struct err *e);
 bool life_in_transition(enum life_state s);
 bool life_serves(enum life_state s);             /* may admit control traffic: running */
+bool life_resident(enum life_state s);           /* an announced execution stands on its node: running, paused, on the way between */
 int life_state_of(const char *name, enum life_state *ret);
 
 #endif

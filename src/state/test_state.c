@@ -44,8 +44,8 @@ static void test_every_state_comes_up(void **st)
 			assert_true(built[life_rules[i].from]);
 	assert_true(built[LIFE_RUNNING] && built[LIFE_STOPPED] && built[LIFE_FAILED] &&
 		    built[LIFE_STARTING]);
-	assert_false(built[LIFE_PAUSED] || built[LIFE_SUSPENDED] || built[LIFE_MOVING] ||
-		     built[LIFE_FORKING]);
+	assert_true(built[LIFE_PAUSED]);
+	assert_false(built[LIFE_SUSPENDED] || built[LIFE_MOVING] || built[LIFE_FORKING]);
 }
 
 static void test_every_state_has_a_way_out(void **st)
@@ -83,6 +83,11 @@ static void test_transitions_end(void **st)
 	}
 	assert_true(life_serves(LIFE_RUNNING));
 	assert_false(life_serves(LIFE_STOPPED));
+	assert_false(life_serves(LIFE_PAUSED));
+	for (int s = 0; s < LIFE_STATE_COUNT; s++)
+		assert_int_equal(life_resident((enum life_state)s),
+				 s == LIFE_RUNNING || s == LIFE_PAUSING || s == LIFE_PAUSED ||
+					 s == LIFE_RESUMING);
 }
 
 /*
@@ -137,9 +142,15 @@ static void test_check(void **st)
 	check(LIFE_STOPPED, LIFE_EV_STOP, 0, -1, NULL);
 	check(LIFE_NONE, LIFE_EV_DELETE, 0, -1, NULL);
 	check(LIFE_RUNNING, LIFE_EV_CREATE, 0, -1, NULL);
-	check(LIFE_RUNNING, LIFE_EV_PAUSE, -ENOSYS, 0, "not-built-yet");
-	check(LIFE_STOPPED, LIFE_EV_PAUSE, -ENOSYS, 0, "not-built-yet");
-	check(LIFE_PAUSED, LIFE_EV_DELETE, -ENOSYS, 0, "not-built-yet");
+	check(LIFE_RUNNING, LIFE_EV_SUSPEND, -ENOSYS, 0, "not-built-yet");
+	check(LIFE_STOPPED, LIFE_EV_MOVE, -ENOSYS, 0, "not-built-yet");
+	check(LIFE_RUNNING, LIFE_EV_PAUSE, 0, LIFE_PAUSING, NULL);
+	check(LIFE_PAUSED, LIFE_EV_PAUSE, 0, -1, NULL);
+	check(LIFE_STOPPED, LIFE_EV_PAUSE, -EINVAL, 0, "wrong-state");
+	check(LIFE_PAUSED, LIFE_EV_RESUME, 0, LIFE_RESUMING, NULL);
+	check(LIFE_RUNNING, LIFE_EV_RESUME, 0, -1, NULL);
+	check(LIFE_PAUSING, LIFE_EV_RESUME, -EBUSY, 0, "in-transition");
+	check(LIFE_PAUSED, LIFE_EV_DELETE, 0, LIFE_DELETING, NULL);
 	check(LIFE_STARTING, LIFE_EV_STOP, -EBUSY, 0, "in-transition");
 	check(LIFE_CREATING, LIFE_EV_START, -EBUSY, 0, "in-transition");
 	check(LIFE_FAILED, LIFE_EV_START, -EINVAL, 0, "wrong-state");

@@ -10,6 +10,7 @@
 struct store { struct db *db; };
 
 int store_migrate(struct store *s, struct err *e);
+int store_migrate_to(struct store *s, int64_t newest, struct err *e);    /* an older version: for tests */
 
 /* Room for one more in an array of n elements of `size` bytes; -ENOBUFS over STORE_ROWS_MAX. */
 int store_grow(void **array, size_t n, size_t size, struct err *e);
@@ -23,6 +24,8 @@ int execution_insert(struct store *s, const struct store_sandbox *b, int64_t now
 int execution_end(struct store *s, const char *sandbox, int64_t now_ms, struct err *e);
 int sandbox_set(struct store *s, const char *id, enum life_state desired, enum life_state observed,
 		const char *reason, struct err *e);
+int sandbox_set_times(struct store *s, const char *id, int64_t end_ms, int64_t paused_ms,
+		      struct err *e);
 /*
  * 1: *ret is the newest unfinished operation of the sandbox (ret may be NULL), 0: none. except: an
  * id that does not count.

@@ -26,15 +26,18 @@ static_assert(ARRAY_LEN(op_state_names) == STORE_OP_STATE_COUNT, "names");
 
 #define OP_COLS                                                                                                                    \
 	"o.id, o.sandbox, o.tenant, o.kind, o.generation, o.state, o.claimer, o.lease_until_ms, o.tries, o.request_id, o.err_num," \
-	" o.err_code, o.err_text"
+	" o.err_code, o.err_text, o.timeout_ms"
 #define OP_UNFINISHED "o.state IN ('queued', 'claimed')"
+
+#define END_RETRY_MS 30000               /* after a pause that its end asked for and that failed */
 
 /* What a request wants in the end. */
 static enum life_state op_target(enum life_event kind)
 {
-	return kind == LIFE_EV_DELETE ? LIFE_NONE
-	       : kind == LIFE_EV_STOP ? LIFE_STOPPED
-				      : LIFE_RUNNING;
+	return kind == LIFE_EV_DELETE  ? LIFE_NONE
+	       : kind == LIFE_EV_STOP  ? LIFE_STOPPED
+	       : kind == LIFE_EV_PAUSE ? LIFE_PAUSED
+				       : LIFE_RUNNING;
 }
 
 static int name_of(const char *s, const char *const *names, int n)
@@ -58,6 +61,7 @@ static int op_read(const struct db_rows *q, struct store_op *o, struct err *e)
 		.lease_until_ms = db_int(q, 7),
 		.tries = (unsigned)db_int(q, 8),
 		.err_num = (int)db_int(q, 10),
+		.timeout_ms = db_int(q, 13),
 	};
 	if (kind < 0 || state < 0 || str_copy(o->sandbox, sizeof(o->sandbox), db_str(q, 1)) < 0 ||
 	    str_copy(o->tenant, sizeof(o->tenant), db_str(q, 2)) < 0 ||
@@ -121,10 +125,11 @@ static int op_insert(struct store *s, struct store_op *o, int64_t now_ms, struct
 	r = db_query(
 		s->db, e, &q,
 		"INSERT INTO operations (sandbox, tenant, kind, generation, state, claimer, lease_until_ms, tries, request_id,"
-		" created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id",
+		" created_ms, timeout_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING id",
 		DB_STR(o->sandbox), DB_STR(o->tenant), DB_STR(life_event_names[o->kind]),
 		DB_INT(o->generation), DB_STR(op_state_names[o->state]), DB_STR(o->claimer),
-		DB_INT(o->lease_until_ms), DB_INT(o->tries), DB_STR(o->request_id), DB_INT(now_ms));
+		DB_INT(o->lease_until_ms), DB_INT(o->tries), DB_STR(o->request_id), DB_INT(now_ms),
+		DB_INT(o->timeout_ms));
 	if (r == 0)
 		r = db_next(&q, e);
 	if (r <= 0)
@@ -217,8 +222,8 @@ static int next_execution(struct store *s, struct store_sandbox *b, int64_t now_
 
 /* Nothing is unfinished: the table decides, and the transition begins here. */
 static int submit_now(struct store *s, struct store_sandbox *b, enum life_event kind,
-		      const char *claimer, const char *request_id, int64_t now_ms,
-		      struct store_op *ret, struct err *e)
+		      int64_t timeout_ms, const char *claimer, const char *request_id,
+		      int64_t now_ms, struct store_op *ret, struct err *e)
 {
 	const struct life_rule *rule = NULL;
 	int r = life_check(b->observed, kind, &rule, e);
@@ -230,6 +235,7 @@ static int submit_now(struct store *s, struct store_sandbox *b, enum life_event 
 		r = next_execution(s, b, now_ms, e);
 	if (r == 0)
 		r = op_init(ret, b, kind, STORE_OP_CLAIMED, claimer, request_id, e);
+	ret->timeout_ms = timeout_ms;
 	if (r == 0)
 		r = sandbox_set(s, b->id, op_target(kind), rule->to, "", e);
 	return r == 0 ? op_insert(s, ret, now_ms, e) : r;
@@ -258,12 +264,27 @@ static int submit_behind(struct store *s, struct store_sandbox *b, const struct 
 	return r == 0 ? op_insert(s, ret, now_ms, e) : r;
 }
 
-int store_submit(struct store *s, const char *sandbox, const char *tenant, enum life_event kind,
-		 const char *claimer, const char *request_id, struct store_op *ret, struct err *e)
+/* In a transaction, with the row as it is now. */
+static int submit(struct store *s, struct store_sandbox *b, enum life_event kind,
+		  int64_t timeout_ms, const char *claimer, const char *request_id, int64_t now_ms,
+		  struct store_op *ret, struct err *e)
+{
+	struct store_op last;
+	int r = op_unfinished(s, b->id, 0, &last, e);
+
+	if (r < 0)
+		return r;
+	return r > 0 ? submit_behind(s, b, &last, kind, request_id, now_ms, ret, e) :
+		       submit_now(s, b, kind, timeout_ms, claimer, request_id, now_ms, ret, e);
+}
+
+int store_submit_timed(struct store *s, const char *sandbox, const char *tenant,
+		       enum life_event kind, int64_t timeout_ms, const char *claimer,
+		       const char *request_id, struct store_op *ret, struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	autotx struct db_tx tx = { 0 };
-	struct store_op last, o;
+	struct store_op o;
 	int64_t now;
 	int r;
 
@@ -275,13 +296,58 @@ int store_submit(struct store *s, const char *sandbox, const char *tenant, enum 
 		r = store_now(s, &now, e);
 	if (r == 0)
 		r = sandbox_load(s, sandbox, tenant, &b, e);
+	if (r == 0)
+		r = submit(s, &b, kind, timeout_ms, claimer, request_id, now, &o, e);
+	if (r == 0)
+		r = db_commit(&tx, e);
+	if (r == 0)
+		*ret = o;
+	return r;
+}
+
+int store_submit(struct store *s, const char *sandbox, const char *tenant, enum life_event kind,
+		 const char *claimer, const char *request_id, struct store_op *ret, struct err *e)
+{
+	return store_submit_timed(s, sandbox, tenant, kind, 0, claimer, request_id, ret, e);
+}
+
+/*
+ * What is stopped and was to be kept stays as it is: from its next start on its time runs anew.
+ * One that has failed has nothing to keep.
+ */
+static int end_stands_still(struct store *s, const struct store_sandbox *b, struct store_op *ret,
+			    struct err *e)
+{
+	*ret = (struct store_op){ 0 };
+	return store_sandbox_set_end(s, b->id, 0, e);
+}
+
+int store_submit_end(struct store *s, const char *sandbox, const char *claimer,
+		     const char *request_id, struct store_op *ret, struct err *e)
+{
+	autosandbox struct store_sandbox b = { 0 };
+	autotx struct db_tx tx = { 0 };
+	struct store_op o = { 0 };
+	int64_t now;
+	int r = db_begin(s->db, &tx, e);
+
+	if (r == 0)
+		r = store_now(s, &now, e);
+	if (r == 0)
+		r = sandbox_load(s, sandbox, "", &b, e);
 	if (r < 0)
 		return r;
-	r = op_unfinished(s, b.id, 0, &last, e);
-	if (r < 0)
-		return r;
-	r = r > 0 ? submit_behind(s, &b, &last, kind, request_id, now, &o, e) :
-		    submit_now(s, &b, kind, claimer, request_id, now, &o, e);
+	if (b.end_ms == 0 || b.end_ms > now || b.desired == LIFE_NONE) {
+		*ret = o;
+		return 0;
+	}
+	if (b.end_pauses && (b.observed == LIFE_STOPPED || b.observed == LIFE_PAUSED))
+		r = end_stands_still(s, &b, &o, e);
+	else
+		r = submit(s, &b,
+			   b.end_pauses && b.observed != LIFE_FAILED ? LIFE_EV_PAUSE
+								     : LIFE_EV_DELETE,
+			   0, claimer, request_id, now, &o, e);
 	if (r == 0)
 		r = db_commit(&tx, e);
 	if (r == 0)
@@ -464,10 +530,44 @@ static int finish_deleted(struct store *s, const char *sandbox, int64_t now_ms, 
 	return r < 0 ? r : 0;
 }
 
+/*
+ * When its time is over from now on. A pause that its end asked for and that failed is tried again
+ * later; other failures change nothing.
+ */
+static int64_t finish_end(const struct store_op *op, const struct store_sandbox *b, bool failed,
+			  int64_t now_ms)
+{
+	int64_t timeout_ms = op->timeout_ms ? op->timeout_ms : b->timeout_ms;
+
+	if (failed && op->kind == LIFE_EV_PAUSE && b->end_ms && b->end_ms <= now_ms)
+		return now_ms + END_RETRY_MS;
+	if (failed)
+		return b->end_ms;
+	if (op->kind == LIFE_EV_PAUSE)
+		return 0;
+	/* A start of what was paused or has outlived its time gives it new time. */
+	if (op->kind == LIFE_EV_RESUME ||
+	    (op->kind == LIFE_EV_START && (op->timeout_ms || b->end_ms == 0)))
+		return timeout_ms ? now_ms + timeout_ms : 0;
+	return b->end_ms;
+}
+
+static int64_t finish_paused(const struct store_sandbox *b, enum life_state observed,
+			     int64_t now_ms)
+{
+	if (observed != LIFE_PAUSED)
+		return 0;
+	return b->paused_ms ? b->paused_ms : now_ms;
+}
+
 static int finish_sandbox(struct store *s, const struct store_op *op, const struct store_sandbox *b,
 			  enum life_state observed, const struct err *failure, int64_t now_ms,
 			  struct err *e)
 {
+	const struct life_rule *rule =
+		life_find(b->observed, failure ? LIFE_EV_FAILED : LIFE_EV_DONE);
+	bool begins = op->kind == LIFE_EV_CREATE || op->kind == LIFE_EV_START;
+	int64_t end_ms = finish_end(op, b, failure != NULL, now_ms);
 	int waits = op_unfinished(s, b->id, op->id, NULL, e), r;
 
 	if (waits < 0)
@@ -475,11 +575,13 @@ static int finish_sandbox(struct store *s, const struct store_op *op, const stru
 	/* After a failure nobody wants again what could not be had, unless a delete waits. */
 	r = sandbox_set(s, b->id, failure && !waits ? observed : b->desired, observed,
 			failure ? failure->text : "", e);
-	if (r == 0 && observed == LIFE_RUNNING)
+	if (r == 0 && observed == LIFE_RUNNING && begins)
 		r = db_exec(s->db, e, "UPDATE sandboxes SET started_ms = $2 WHERE id = $1",
 			    DB_STR(b->id), DB_INT(now_ms));
-	else if (r == 0)
+	else if (r == 0 && rule->ends_execution)
 		r = execution_end(s, b->id, now_ms, e);
+	if (r >= 0)
+		r = sandbox_set_times(s, b->id, end_ms, finish_paused(b, observed, now_ms), e);
 	if (r >= 0 && observed == LIFE_NONE)
 		r = finish_deleted(s, b->id, now_ms, e);
 	return r < 0 ? r : 0;

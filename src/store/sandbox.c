@@ -14,7 +14,8 @@
 
 #define SANDBOX_COLS                                                                                                           \
 	"id, tenant, template, template_name, desired, observed, reason, generation, worker, activation, attempt, memory_mib," \
-	" vcpus, disk_mib, created_ms, started_ms, end_ms, metadata, env, options"
+	" vcpus, disk_mib, created_ms, started_ms, end_ms, metadata, env, options, timeout_ms,"                               \
+	" end_pauses, auto_resume, paused_ms"
 
 void store_sandbox_done(struct store_sandbox *b)
 {
@@ -50,6 +51,10 @@ static int sandbox_read(const struct db_rows *q, struct store_sandbox *b, struct
 		.created_ms = db_int(q, 14),
 		.started_ms = db_int(q, 15),
 		.end_ms = db_int(q, 16),
+		.timeout_ms = db_int(q, 20),
+		.end_pauses = db_int(q, 21) != 0,
+		.auto_resume = db_int(q, 22) != 0,
+		.paused_ms = db_int(q, 23),
 	};
 	if (str_copy(b->id, sizeof(b->id), db_str(q, 0)) < 0 ||
 	    str_copy(b->tenant, sizeof(b->tenant), db_str(q, 1)) < 0 ||
@@ -103,14 +108,17 @@ int sandbox_insert(struct store *s, const struct store_sandbox *b, int64_t now_m
 	r = db_exec(
 		s->db, e,
 		"INSERT INTO sandboxes (id, tenant, template, template_name, desired, observed, generation, worker, activation,"
-		" attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms, metadata, env, options)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
+		" attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms, metadata, env, options,"
+		" timeout_ms, end_pauses, auto_resume)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,"
+		" $19, $20, $21)",
 		DB_STR(b->id), DB_STR(b->tenant), DB_STR(b->template), DB_STR(b->template_name),
 		DB_STR(life_state_names[LIFE_RUNNING]), DB_STR(life_state_names[LIFE_CREATING]),
 		DB_INT(b->generation), DB_STR(b->worker), DB_STR(act), DB_INT(b->attempt),
 		DB_INT(b->memory_mib), DB_INT(b->vcpus), DB_INT(b->disk_mib), DB_INT(now_ms),
 		DB_INT(b->end_ms), DB_STR(b->metadata ? b->metadata : "{}"),
-		DB_STR(b->env ? b->env : "{}"), DB_STR(b->options ? b->options : "{}"));
+		DB_STR(b->env ? b->env : "{}"), DB_STR(b->options ? b->options : "{}"),
+		DB_INT(b->timeout_ms), DB_INT(b->end_pauses), DB_INT(b->auto_resume));
 	if (r == -EEXIST)
 		return err_set_code(e, r, "sandbox-exists", "the sandbox ID \"%s\" was used before",
 				    b->id);
@@ -261,6 +269,29 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 
 /* ---- What the node reports ---- */
 
+int sandbox_set_times(struct store *s, const char *id, int64_t end_ms, int64_t paused_ms,
+		      struct err *e)
+{
+	int r = db_exec(s->db, e,
+			"UPDATE sandboxes SET end_ms = $2, paused_ms = $3 WHERE id = $1",
+			DB_STR(id), DB_INT(end_ms), DB_INT(paused_ms));
+
+	return r < 0 ? r : 0;
+}
+
+/* Time stands still while it is paused, and runs again when it is not. */
+static int observed_times(struct store *s, const struct store_sandbox *b, enum life_state state,
+			  int64_t now_ms, struct err *e)
+{
+	if (state == LIFE_PAUSED)
+		return sandbox_set_times(s, b->id, 0, now_ms, e);
+	if (b->observed != LIFE_PAUSED)
+		return 0;
+	return sandbox_set_times(
+		s, b->id, state == LIFE_RUNNING && b->timeout_ms ? now_ms + b->timeout_ms : 0, 0,
+		e);
+}
+
 static int observed_apply(struct store *s, const struct store_sandbox *b, enum life_state state,
 			  const char *reason, struct err *e)
 {
@@ -275,14 +306,17 @@ static int observed_apply(struct store *s, const struct store_sandbox *b, enum l
 	r = store_now(s, &now, e);
 	if (r == 0)
 		r = state == LIFE_STOPPED ? execution_end(s, b->id, now, e) : 0;
+	if (r == 0)
+		r = observed_times(s, b, state, now, e);
 	if (r < 0)
 		return r;
 	/*
 	 * An execution that ended by itself is not wanted back (the table's row for a crash): what
-	 * is desired follows.
+	 * is desired follows. Between running and paused it follows too: an operation whose answer
+	 * was lost for good, and nobody is there any more who wants the other one.
 	 */
-	return sandbox_set(s, b->id, state == LIFE_STOPPED ? LIFE_STOPPED : b->desired, state,
-			   reason, e);
+	return sandbox_set(s, b->id, b->desired == LIFE_NONE ? LIFE_NONE : state, state, reason,
+			   e);
 }
 
 int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
@@ -292,8 +326,8 @@ int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
 	autotx struct db_tx tx = { 0 };
 	int r;
 
-	if (state != LIFE_RUNNING && state != LIFE_STOPPED)
-		return err_set(e, -EINVAL, "a node reports running or stopped");
+	if (state != LIFE_RUNNING && state != LIFE_PAUSED && state != LIFE_STOPPED)
+		return err_set(e, -EINVAL, "a node reports running, paused or stopped");
 	r = db_begin(s->db, &tx, e);
 	if (r == 0)
 		r = sandbox_load(s, id, "", &b, e);
@@ -319,6 +353,55 @@ int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struc
 	int r = db_exec(s->db, e,
 			"UPDATE sandboxes SET end_ms = $2 WHERE id = $1 AND deleted_ms = 0",
 			DB_STR(id), DB_INT(end_ms));
+
+	if (r < 0)
+		return r;
+	return r == 0 ? err_set_code(e, -ENOENT, "sandbox-not-found",
+				     "there is no sandbox \"%.30s\"", id)
+		      : 0;
+}
+
+/* Running, or going to run when what happens now has ended. */
+static bool time_runs(const struct store_sandbox *b)
+{
+	return b->observed == LIFE_RUNNING || b->observed == LIFE_CREATING ||
+	       b->observed == LIFE_STARTING;
+}
+
+int store_set_timeout(struct store *s, const char *id, const char *tenant, int64_t timeout_ms,
+		      bool only_extend, struct err *e)
+{
+	autosandbox struct store_sandbox b = { 0 };
+	autotx struct db_tx tx = { 0 };
+	int64_t now;
+	int r = db_begin(s->db, &tx, e);
+
+	if (r == 0)
+		r = store_now(s, &now, e);
+	if (r == 0)
+		r = sandbox_load(s, id, tenant, &b, e);
+	if (r < 0)
+		return r;
+	if (!time_runs(&b))
+		return err_set_code(e, -EBUSY, "not-running",
+				    "the sandbox is %s: its time does not run",
+				    life_state_names[b.observed]);
+	if (timeout_ms < 0)
+		timeout_ms = 0;
+	/* One that never ends cannot be extended. */
+	if (only_extend && (b.end_ms == 0 || b.end_ms >= now + timeout_ms))
+		return 0;
+	r = store_sandbox_set_end(s, id, now + timeout_ms, e);
+	return r < 0 ? r : db_commit(&tx, e);
+}
+
+int store_set_end_pauses(struct store *s, const char *id, const char *tenant, bool end_pauses,
+			 struct err *e)
+{
+	int r = db_exec(
+		s->db, e,
+		"UPDATE sandboxes SET end_pauses = $3 WHERE id = $1 AND ($2 = '' OR tenant = $2) AND deleted_ms = 0",
+		DB_STR(id), DB_STR(tenant), DB_INT(end_pauses));
 
 	if (r < 0)
 		return r;

@@ -72,7 +72,12 @@ struct store_sandbox {
 	uint8_t activation[ID_ACTIVATION_BYTES];
 	uint64_t attempt;
 	uint64_t memory_mib, vcpus, disk_mib;
-	int64_t created_ms, started_ms, end_ms;      /* end_ms 0 = never */
+	int64_t created_ms, started_ms;
+	int64_t end_ms;                  /* 0 = never; a paused sandbox's time stands still: 0 too */
+	int64_t timeout_ms;              /* as asked at the create: of a resume that says none; 0 = none */
+	bool end_pauses;                 /* at its end it is paused, not deleted */
+	bool auto_resume;                /* a request for it wakes it when it is paused */
+	int64_t paused_ms;               /* since when it is paused; 0 = it is not */
 	char *metadata, *env, *options;              /* JSON objects, owned (store_sandbox_done); options: the create request's other values as answered in details */
 };
 void store_sandbox_done(struct store_sandbox *b);
@@ -97,14 +102,23 @@ struct store_list {
 int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret,
 		       size_t *ret_n, char next_cursor[64], struct err *e);
 /*
- * What the node reports: running or stopped (reason: "crashed", "guest-off", "guest-reboot").
- * Dropped with -ESTALE when the generation is not the row's, with -EBUSY while an operation is
- * unfinished (that one decides). An execution that ended by itself is not wanted back: `desired`
- * follows.
+ * What the node reports: running, paused or stopped (reason: "crashed", "guest-off",
+ * "guest-reboot"). Dropped with -ESTALE when the generation is not the row's, with -EBUSY while an
+ * operation is unfinished (that one decides). An execution that ended by itself is not wanted back:
+ * `desired` follows.
  */
 int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
 			   enum life_state state, const char *reason, struct err *e);
 int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struct err *e);
+int store_set_end_pauses(struct store *s, const char *id, const char *tenant, bool end_pauses,
+			 struct err *e);
+/*
+ * The end becomes now + timeout_ms (0 = at once), with only_extend not earlier than it is. Of a
+ * sandbox whose time does not run (paused, stopped, on the way there): -EBUSY with code
+ * "not-running".
+ */
+int store_set_timeout(struct store *s, const char *id, const char *tenant /* "" = any */,
+		      int64_t timeout_ms, bool only_extend, struct err *e);
 
 /*
  * Operations: every change is first a row (L-10). One unfinished row per sandbox is claimable: the
@@ -120,7 +134,8 @@ enum store_op_state {
 struct store_op {
 	int64_t id;
 	char sandbox[ID_SANDBOX_LEN + 1], tenant[ID_TENANT_MAX + 1];
-	enum life_event kind;            /* LIFE_EV_CREATE, START, STOP, DELETE */
+	enum life_event kind;            /* LIFE_EV_CREATE, START, STOP, DELETE, PAUSE, RESUME */
+	int64_t timeout_ms;              /* of a resume: the time from then on; 0 = the sandbox's own */
 	uint64_t generation;             /* that it was decided for */
 	enum store_op_state state;
 	char claimer[64]; int64_t lease_until_ms; unsigned tries;
@@ -144,14 +159,26 @@ int store_create(struct store *s, const struct store_sandbox *b, const char *cla
 int store_submit(struct store *s, const char *sandbox, const char *tenant /* "" = any */,
 		 enum life_event kind, const char *claimer, const char *request_id,
 		 struct store_op *ret, struct err *e);
+/* The same for a resume or a start that gives the sandbox timeout_ms from its end on (0 = its own). */
+int store_submit_timed(struct store *s, const char *sandbox, const char *tenant,
+		       enum life_event kind, int64_t timeout_ms, const char *claimer,
+		       const char *request_id, struct store_op *ret, struct err *e);
+/*
+ * What the end of its time means for a sandbox: a pause or a delete as it was asked for. Looks at
+ * the row again in the same transaction: ret->id 0 when its time is not over (any more), or when
+ * nothing is to be done (what has no memory to keep is not paused: its time stands still then).
+ */
+int store_submit_end(struct store *s, const char *sandbox, const char *claimer,
+		     const char *request_id, struct store_op *ret, struct err *e);
 int store_claim(struct store *s, const char *claimer, struct store_op *ret, struct err *e);            /* oldest unclaimed or expired, and the first of its sandbox; -ENOENT */
 int store_renew(struct store *s, const struct store_op *op, struct err *e);                            /* -ESTALE: lost */
 int store_release(struct store *s, const struct store_op *op, int64_t retry_in_ms, struct err *e);     /* back to the queue */
 /*
  * Ends the operation and sets the sandbox's observed state in the same transaction; only while the
  * claim holds (-ESTALE). `observed` must be where the table's row for done (or failed) leads from
- * the transition: create running/failed, start running/stopped, stop stopped/stopped, delete
- * none/failed; else -EINVAL. After DELETE the row is gone from all lists (kept as a tombstone
+ * the transition: create running/failed, start running/stopped, stop stopped/stopped, pause
+ * paused/running, resume running/paused, delete none/failed; else -EINVAL. A sandbox that is paused
+ * has no end; one that goes on has now + its time-out. After DELETE the row is gone from all lists (kept as a tombstone
  * without the user's values: "no request revives a deleted sandbox").
  */
 int store_finish(struct store *s, const struct store_op *op, enum life_state observed,

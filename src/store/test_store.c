@@ -445,7 +445,7 @@ static void test_life(void **st)
 	op = submitted(id, LIFE_EV_START);
 	assert_int_equal(op.generation, 3);
 	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
-	assert_int_equal(submit(id, LIFE_EV_PAUSE, &op), -ENOSYS);
+	assert_int_equal(submit(id, LIFE_EV_SUSPEND, &op), -ENOSYS);
 	assert_int_equal(submit(id, LIFE_EV_CREATE, &op), -EINVAL);
 	assert_int_equal(submit(id, LIFE_EV_DONE, &op), -EINVAL);
 	assert_int_equal(store_submit(s, id, "other", LIFE_EV_STOP, "a", "r", &op, &e), -ENOENT);
@@ -978,6 +978,250 @@ static void test_killed_anywhere(void **st)
 	check_invariants();
 }
 
+/* ---- Pause, resume, time ---- */
+
+/* A sandbox that runs, with its time. */
+static void timed(char id[ID_SANDBOX_LEN + 1], int64_t end_ms, int64_t timeout_ms, bool end_pauses)
+{
+	running(id);
+	assert_int_equal(store_sandbox_set_end(s, id, end_ms, &e), 0);
+	assert_int_equal(db_exec(s->db, &e,
+				 "UPDATE sandboxes SET timeout_ms = $2, end_pauses = $3 WHERE id = $1",
+				 DB_STR(id), DB_INT(timeout_ms), DB_INT(end_pauses)),
+			 1);
+}
+
+static int64_t end_of(const char *id)
+{
+	autosandbox struct store_sandbox b = { 0 };
+
+	assert_int_equal(store_sandbox_get(s, id, "", &b, &e), 0);
+	assert_int_equal(b.paused_ms != 0, b.observed == LIFE_PAUSED);
+	return b.end_ms;
+}
+
+static int64_t now_ms(void)
+{
+	int64_t now;
+
+	assert_int_equal(store_now(s, &now, &e), 0);
+	return now;
+}
+
+#define ENDS_IN(id, ms) assert_in_range(end_of(id), now_ms() + (ms) - 5000, now_ms() + (ms))
+
+/* The same execution goes on; the time of a paused one stands still. */
+static void test_pause(void **st)
+{
+	autosandbox struct store_sandbox b = { 0 }, c = { 0 };
+	char id[ID_SANDBOX_LEN + 1];
+	struct store_op op, again;
+
+	timed(id, now_ms() + 60000, 300000, false);
+	assert_int_equal(store_sandbox_get(s, id, "", &b, &e), 0);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(op.generation, 1);
+	expect(id, LIFE_PAUSED, LIFE_PAUSING, 1, "");
+	assert_int_equal(submit(id, LIFE_EV_RESUME, &again), -EBUSY);
+	assert_int_equal(store_finish(s, &op, LIFE_STOPPED, NULL, &e), -EINVAL);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	expect(id, LIFE_PAUSED, LIFE_PAUSED, 1, "");
+	assert_int_equal(end_of(id), 0);
+	assert_int_equal(submitted(id, LIFE_EV_PAUSE).id, 0);
+	/* With the time that is asked for, else with its own; a start of a paused one too. */
+	assert_int_equal(store_submit_timed(s, id, "acme", LIFE_EV_RESUME, 7000000, "api-1", "r",
+					    &op, &e),
+			 0);
+	expect(id, LIFE_RUNNING, LIFE_RESUMING, 1, "");
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	ENDS_IN(id, 7000000);
+	assert_int_equal(store_sandbox_get(s, id, "", &c, &e), 0);
+	assert_memory_equal(b.activation, c.activation, sizeof(b.activation));
+	assert_int_equal(b.started_ms, c.started_ms);
+	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE ended_ms = 0"), 1);
+	assert_int_equal(submitted(id, LIFE_EV_RESUME).id, 0);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	op = submitted(id, LIFE_EV_RESUME);
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	ENDS_IN(id, 300000);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	op = submitted(id, LIFE_EV_START);
+	assert_int_equal(op.generation, 2);
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	ENDS_IN(id, 300000);
+}
+
+/* One that fails leaves it as it was; the row of an operation keeps its time over a hand-over. */
+static void test_pause_fails(void **st)
+{
+	char id[ID_SANDBOX_LEN + 1];
+	struct store_op op;
+	struct err why = { .num = -EIO, .text = "it did not stop" };
+	int64_t end = now_ms() + 60000;
+
+	timed(id, end, 300000, false);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, &why, &e), 0);
+	expect(id, LIFE_RUNNING, LIFE_RUNNING, 1, "it did not stop");
+	assert_int_equal(end_of(id), end);
+	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE ended_ms = 0"), 1);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	op = submitted(id, LIFE_EV_RESUME);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, &why, &e), 0);
+	expect(id, LIFE_PAUSED, LIFE_PAUSED, 1, "it did not stop");
+	assert_int_equal(end_of(id), 0);
+	assert_int_equal(store_submit_timed(s, id, "acme", LIFE_EV_RESUME, 9000000, "api-1", "r",
+					    &op, &e),
+			 0);
+	assert_int_equal(store_release(s, &op, 0, &e), 0);
+	assert_int_equal(store_claim(s, "control-1", &op, &e), 0);
+	assert_int_equal(op.timeout_ms, 9000000);
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	ENDS_IN(id, 9000000);
+}
+
+static void test_pause_observed(void **st)
+{
+	char id[ID_SANDBOX_LEN + 1];
+	struct store_op op;
+
+	timed(id, now_ms() + 60000, 300000, false);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_PAUSED, "", &e), 0);
+	expect(id, LIFE_PAUSED, LIFE_PAUSED, 1, "");
+	assert_int_equal(end_of(id), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), 0);
+	expect(id, LIFE_RUNNING, LIFE_RUNNING, 1, "");
+	ENDS_IN(id, 300000);
+	op = submitted(id, LIFE_EV_PAUSE);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), -EBUSY);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "crashed: x", &e), 0);
+	expect(id, LIFE_STOPPED, LIFE_STOPPED, 1, "crashed: x");
+	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE ended_ms = 0"), 0);
+	assert_int_equal(end_of(id), 0);
+}
+
+static struct store_op ended(const char *id)
+{
+	struct store_op op;
+
+	if (store_submit_end(s, id, "control-1", "end", &op, &e) < 0)
+		fail_msg("%s", e.text);
+	return op;
+}
+
+static void test_time_over(void **st)
+{
+	char id[ID_SANDBOX_LEN + 1], keep[ID_SANDBOX_LEN + 1];
+	struct err why = { .num = -EIO, .text = "it did not stop" };
+	struct store_op op;
+
+	timed(id, now_ms() + 60000, 300000, false);
+	assert_int_equal(ended(id).id, 0);               /* it was extended meanwhile */
+	assert_int_equal(store_sandbox_set_end(s, id, now_ms() - 1, &e), 0);
+	op = ended(id);
+	assert_int_equal(op.kind, LIFE_EV_DELETE);
+	assert_int_equal(op.state, STORE_OP_CLAIMED);
+	assert_int_equal(ended(id).id, 0);               /* its delete is there */
+
+	timed(keep, now_ms() - 1, 300000, true);
+	op = ended(keep);
+	assert_int_equal(op.kind, LIFE_EV_PAUSE);
+	assert_int_equal(store_submit_end(s, keep, "control-1", "end", &op, &e), -EBUSY);
+	op.state = STORE_OP_CLAIMED;
+	assert_int_equal(store_claim(s, "x", &op, &e), -ENOENT);
+	clock_set_shift_ms(STORE_LEASE_MS + 1);
+	do
+		assert_int_equal(store_claim(s, "x", &op, &e), 0);
+	while (!str_eq(op.sandbox, keep));
+	/* A pause that failed is asked for again, but not at once. */
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, &why, &e), 0);
+	assert_int_equal(ended(keep).id, 0);
+	assert_true(end_of(keep) > now_ms());
+	clock_set_shift_ms(10 * STORE_LEASE_MS);
+	op = ended(keep);
+	assert_int_equal(op.kind, LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+	assert_int_equal(ended(keep).id, 0);
+	/* What has stopped and was to be kept is kept. */
+	op = submitted(keep, LIFE_EV_STOP);
+	assert_int_equal(store_finish(s, &op, LIFE_STOPPED, NULL, &e), 0);
+	assert_int_equal(store_sandbox_set_end(s, keep, 1, &e), 0);
+	assert_int_equal(ended(keep).id, 0);
+	assert_int_equal(end_of(keep), 0);
+	op = submitted(keep, LIFE_EV_START);
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	ENDS_IN(keep, 300000);
+}
+
+static void test_set_timeout(void **st)
+{
+	char id[ID_SANDBOX_LEN + 1];
+	struct store_op op;
+	int64_t end;
+
+	timed(id, now_ms() + 60000, 300000, false);
+	assert_int_equal(store_set_timeout(s, id, "acme", 600000, true, &e), 0);
+	ENDS_IN(id, 600000);
+	end = end_of(id);
+	/* Not moved by a millisecond. */
+	assert_int_equal(store_set_timeout(s, id, "acme", 10000, true, &e), 0);
+	assert_int_equal(end_of(id), end);
+	assert_int_equal(store_set_timeout(s, id, "acme", 10000, false, &e), 0);
+	ENDS_IN(id, 10000);
+	assert_int_equal(store_set_timeout(s, id, "acme", -5, false, &e), 0);
+	assert_true(end_of(id) <= now_ms());
+	assert_int_equal(store_set_timeout(s, id, "other", 10000, false, &e), -ENOENT);
+	assert_int_equal(store_set_end_pauses(s, id, "other", true, &e), -ENOENT);
+	assert_int_equal(store_set_end_pauses(s, id, "acme", true, &e), 0);
+	assert_int_equal(ended(id).kind, LIFE_EV_PAUSE);
+	assert_int_equal(store_set_timeout(s, id, "acme", 10000, false, &e), -EBUSY);
+	assert_string_equal(e.code, "not-running");
+	assert_int_equal(store_submit(s, id, "", LIFE_EV_DELETE, "a", "r", &op, &e), 0);
+}
+
+/* A database of the first version: its columns come, its sandboxes keep what was asked for. */
+static void test_migration(void **st)
+{
+	static const char *const old[] = {
+		"INSERT INTO tenants (id, created_ms) VALUES ('acme', 1)",
+		"INSERT INTO sandboxes (id, tenant, template, template_name, desired, observed, generation, worker,"
+		" activation, attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms) VALUES"
+		" ('iaaaaaaaaaaaaaaaaaaaa', 'acme', 't', 't', 'running', 'running', 1, '" WORKER "',"
+		" '00112233445566778899aabbccddeeff', 1, 512, 1, 8192, 1000, 91000),"
+		" ('ibbbbbbbbbbbbbbbbbbbb', 'acme', 't', 't', 'stopped', 'stopped', 1, '" WORKER "',"
+		" 'ffeeddccbbaa99887766554433221100', 1, 512, 1, 8192, 1000, 0)",
+		"INSERT INTO operations (sandbox, tenant, kind, generation, state, request_id, created_ms)"
+		" VALUES ('ibbbbbbbbbbbbbbbbbbbb', 'acme', 'delete', 1, 'queued', 'r', 1)",
+	};
+	autosandbox struct store_sandbox b = { 0 }, c = { 0 };
+	struct store before = { 0 };
+	struct store_op op;
+
+	store_close(s);
+	remove_files();
+	assert_int_equal(db_open(path, &before.db, &e), 0);
+	assert_int_equal(store_migrate_to(&before, 1, &e), 0);
+	for (size_t i = 0; i < ARRAY_LEN(old); i++)
+		if (db_exec_args(before.db, &e, old[i], NULL, 0) < 0)
+			fail_msg("%s: %s", old[i], e.text);
+	db_close(before.db);
+	s = open_store();
+	assert_int_equal(store_sandbox_get(s, "iaaaaaaaaaaaaaaaaaaaa", "", &b, &e), 0);
+	assert_int_equal(b.timeout_ms, 90000);
+	assert_int_equal(b.end_ms, 91000);
+	assert_false(b.end_pauses || b.auto_resume || b.paused_ms);
+	assert_int_equal(store_sandbox_get(s, "ibbbbbbbbbbbbbbbbbbbb", "", &c, &e), 0);
+	assert_int_equal(c.timeout_ms, 0);
+	assert_int_equal(store_claim(s, "x", &op, &e), 0);
+	assert_int_equal(op.timeout_ms, 0);
+	op = submitted("iaaaaaaaaaaaaaaaaaaaa", LIFE_EV_PAUSE);
+	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+}
+
 static int make_dir(void **st)
 {
 	if (!mkdtemp(dir) || key_init() < 0)
@@ -1056,6 +1300,12 @@ int main(void)
 		T(test_reason_is_cut_between_characters),
 		T(test_life),
 		T(test_start_fails),
+		T(test_pause),
+		T(test_pause_fails),
+		T(test_pause_observed),
+		T(test_time_over),
+		T(test_set_timeout),
+		T(test_migration),
 		T(test_observed),
 		T(test_queue),
 		T(test_queue_behind_failure),
