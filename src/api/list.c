@@ -6,16 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/api.h"
+#include "api/query.h"
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/str.h"
 
 #define LIST_LIMIT_MAX 100
 
+/* How much of them an answer takes: pages are ended early for that (metadata can be large). */
+#define LIST_BYTES_MAX (4 << 20)
+#define LIST_BATCH 200
+#define LIST_RUNNING_MAX 1000            /* GET /sandboxes knows no pages, so it has large ones */
+
 struct list_query {
 	const char *states;              /* for the store: names of observed states */
-	char *cursor, *template, *metadata;
+	const char *const *params;       /* that are known; ends with NULL */
+	char *cursor, *template;
+	json_t *metadata;                /* what a sandbox must have, NULL = nothing */
 	bool newest_first;
-	uint64_t limit;
+	uint64_t limit, limit_max;
 	int64_t started_after_ms;
 	json_t *(*object)(struct api *a, const struct store_sandbox *b);
 };
@@ -24,22 +33,52 @@ struct list_query {
 #define STATES_RUNNING "running,creating,starting,resuming,restoring,moving,forking,rolling-back"
 #define STATES_PAUSED "paused,pausing,suspended,suspending,stopped,stopping"
 
-static int only_known(const char *target, const char *const *known, struct err *e)
+/* ---- the query ---- */
+
+int query_only(const char *target, const char *const *known, struct err *e)
 {
 	const char *p = strchr(target, '?');
+	uint64_t seen = 0;
 
 	for (p = p ? p + 1 : ""; *p;) {
 		size_t n = strcspn(p, "=&"), i = 0;
 
 		while (known[i] && !(strlen(known[i]) == n && strncmp(known[i], p, n) == 0))
 			i++;
-		if (!known[i] && n > 0)
+		if (n > 0 && (!known[i] || (seen >> i & 1)))
 			return err_set_code(e, -EINVAL, "unknown-parameter",
-					    "The query parameter \"%.*s\" is unknown.",
-					    (int)(n < 100 ? n : 100), p);
+					    "The query parameter \"%.*s\" %s.",
+					    (int)(n < 100 ? n : 100), p,
+					    known[i] ? "stands twice" : "is unknown");
+		if (n > 0)
+			seen |= 1ull << i;
 		p += strcspn(p, "&");
 		p += *p == '&';
 	}
+	return 0;
+}
+
+int query_take(const char *target, const char *name, char **ret, struct err *e)
+{
+	if (http_query_get(target, name, ret) < 0)
+		return err_set(e, -EINVAL, "The query parameter \"%s\" is malformed.", name);
+	return 0;
+}
+
+int query_number(const char *target, const char *name, uint64_t min, uint64_t max, uint64_t *ret,
+		 struct err *e)
+{
+	autofree char *text = NULL;
+	uint64_t v;
+	int r = query_take(target, name, &text, e);
+
+	if (r < 0 || !text)
+		return r;
+	if (str_to_u64(text, max, &v) < 0 || v < min)
+		return err_set(e, -EINVAL,
+			       "The query parameter \"%s\" is a number from %llu to %llu.", name,
+			       (unsigned long long)min, (unsigned long long)max);
+	*ret = v;
 	return 0;
 }
 
@@ -56,7 +95,7 @@ static int take_states(const char *csv, struct list_query *q, struct err *e)
 			paused = true;
 		else
 			return err_set(e, -EINVAL,
-				       "The parameter \"state\" knows running and paused.");
+				       "The query parameter \"state\" knows running and paused.");
 		p += n + (p[n] == ',');
 	}
 	if (running != paused)
@@ -67,37 +106,81 @@ static int take_states(const char *csv, struct list_query *q, struct err *e)
 static int take_order(const char *order, struct list_query *q, struct err *e)
 {
 	if (!str_eq(order, "asc") && !str_eq(order, "desc"))
-		return err_set(e, -EINVAL, "The parameter \"order\" is asc or desc.");
+		return err_set(e, -EINVAL, "The query parameter \"order\" is asc or desc.");
 	q->newest_first = str_eq(order, "desc");
+	return 0;
+}
+
+/* n bytes that are encoded twice. NULL: malformed. */
+static char *decode_twice(const char *p, size_t n)
+{
+	char *s = x_alloc(n + 1);
+	int r = str_pct_decode(s, n + 1, p, n, true);
+
+	if (r >= 0)
+		r = str_pct_decode(s, n + 1, s, strlen(s), true);
+	if (r >= 0 && str_utf8_ok(s, strlen(s)))
+		return s;
+	free(s);
+	return NULL;
+}
+
+/*
+ * "k=v&k2=v2". E2B's clients encode three times: each name and value, the pairs, the query. The
+ * last one is off already.
+ */
+int list_filter_parse(const char *filter, json_t **ret, struct err *e)
+{
+	json_t *o = json_object();
+
+	for (const char *p = filter; *p;) {
+		size_t n = strcspn(p, "&"), key_len = strcspn(p, "=&");
+		const char *v = p + key_len + (p[key_len] == '=');
+		autofree char *key = decode_twice(p, key_len),
+			      *value = decode_twice(v, n - (size_t)(v - p));
+
+		if (!key || !value || (n > 0 && key_len == n)) {
+			json_decref(o);
+			return err_set(e, -EINVAL,
+				       "The query parameter \"metadata\" must be name=value pairs "
+				       "joined by \"&\", each percent-encoded.");
+		}
+		if (n > 0)
+			json_object_set_new(o, key, json_string(value));
+		p += n + (p[n] == '&');
+	}
+	*ret = o;
 	return 0;
 }
 
 static int parse_query(const char *target, struct list_query *q, struct err *e)
 {
-	static const char *const known[] = { "metadata", "state", "startedAfter", "template",
-					     "order",	 "limit", "nextToken",	  NULL };
-	autofree char *state = NULL, *after = NULL, *order = NULL, *limit = NULL;
-	int r = only_known(target, known, e);
+	autofree char *state = NULL, *after = NULL, *order = NULL, *metadata = NULL;
+	int r = query_only(target, q->params, e);
 
-	if (r < 0)
-		return r;
-	if (http_query_get(target, "metadata", &q->metadata) < 0 ||
-	    http_query_get(target, "state", &state) < 0 ||
-	    http_query_get(target, "startedAfter", &after) < 0 ||
-	    http_query_get(target, "template", &q->template) < 0 ||
-	    http_query_get(target, "order", &order) < 0 ||
-	    http_query_get(target, "limit", &limit) < 0 ||
-	    http_query_get(target, "nextToken", &q->cursor) < 0)
-		return err_set(e, -EINVAL, "The query is malformed.");
-	if (state)
+	if (r == 0)
+		r = query_take(target, "metadata", &metadata, e);
+	if (r == 0)
+		r = query_take(target, "state", &state, e);
+	if (r == 0)
+		r = query_take(target, "startedAfter", &after, e);
+	if (r == 0)
+		r = query_take(target, "template", &q->template, e);
+	if (r == 0)
+		r = query_take(target, "order", &order, e);
+	if (r == 0)
+		r = query_take(target, "nextToken", &q->cursor, e);
+	if (r == 0)
+		r = query_number(target, "limit", 1, q->limit_max, &q->limit, e);
+	if (r == 0 && metadata)
+		r = list_filter_parse(metadata, &q->metadata, e);
+	if (r == 0 && state)
 		r = take_states(state, q, e);
 	if (r == 0 && order)
 		r = take_order(order, q, e);
 	if (r == 0 && after && clock_parse_iso(after, &q->started_after_ms) < 0)
-		r = err_set(e, -EINVAL, "The parameter \"startedAfter\" is no RFC 3339 time.");
-	if (r == 0 && limit && (str_to_u64(limit, LIST_LIMIT_MAX, &q->limit) < 0 || q->limit == 0))
-		r = err_set(e, -EINVAL, "The parameter \"limit\" is a number from 1 to %d.",
-			    LIST_LIMIT_MAX);
+		r = err_set(e, -EINVAL,
+			    "The query parameter \"startedAfter\" is no RFC 3339 time.");
 	return r;
 }
 
@@ -105,39 +188,23 @@ static void query_done(struct list_query *q)
 {
 	free(q->cursor);
 	free(q->template);
-	free(q->metadata);
+	json_decref(q->metadata);
 }
 
-/*
- * One "k=v" of the metadata filter; both sides are still encoded twice (E2B's clients encode three
- * times).
- */
-static bool pair_matches(const char *p, size_t n, json_t *metadata)
-{
-	const char *eq = memchr(p, '=', n);
-	size_t key_len = eq ? (size_t)(eq - p) : n;
-	char key[1024], value[4096];
+/* ---- what matches ---- */
 
-	if (str_pct_decode(key, sizeof(key), p, key_len, true) < 0 ||
-	    str_pct_decode(key, sizeof(key), key, strlen(key), true) < 0 ||
-	    str_pct_decode(value, sizeof(value), eq ? eq + 1 : "", eq ? n - key_len - 1 : 0, true) <
-		    0 ||
-	    str_pct_decode(value, sizeof(value), value, strlen(value), true) < 0)
-		return false;
-	return str_eq(json_string_value(json_object_get(metadata, key)), value);
-}
-
-static bool metadata_matches(const char *filter, const char *text)
+static bool metadata_matches(json_t *filter, const char *text)
 {
-	json_t *metadata = text ? json_loads(text, 0, NULL) : NULL;
+	json_t *metadata;
+	const char *key;
+	json_t *value;
 	bool ok = true;
 
-	while (ok && filter && *filter) {
-		size_t n = strcspn(filter, "&");
-
-		ok = pair_matches(filter, n, metadata);
-		filter += n + (filter[n] == '&');
-	}
+	if (!filter || json_object_size(filter) == 0)
+		return true;
+	metadata = text ? json_loads(text, 0, NULL) : NULL;
+	json_object_foreach(filter, key, value)
+		ok = ok && json_equal(json_object_get(metadata, key), value);
 	json_decref(metadata);
 	return ok;
 }
@@ -150,74 +217,101 @@ static bool wanted(const struct list_query *q, const struct store_sandbox *b)
 	    !str_eq(q->template, b->template_name))
 		return false;
 	if (q->started_after_ms &&
-	    (b->started_ms ? b->started_ms : b->created_ms) <= q->started_after_ms)
+	    (b->started_ms ? b->started_ms : b->created_ms) < q->started_after_ms)
 		return false;
 	return metadata_matches(q->metadata, b->metadata);
 }
 
-/*
- * Never more rows are read than are still missing, so the store's cursor is right for the next
- * page.
- */
-static int collect(struct call *c, struct store *s, const struct list_query *q, json_t *out)
+/* ---- pages ---- */
+
+struct page {
+	struct call *call;
+	const struct list_query *q;
+	json_t *out;
+	size_t bytes;
+	char last[STORE_CURSOR_MAX];     /* the cursor of the last row that was given */
+	bool more;                       /* another row matches behind it */
+};
+
+static void page_take(struct page *p, const struct store_sandbox *b)
 {
-	char cursor[64] = "", next[64] = "";
-	int r = q->cursor ? str_copy(cursor, sizeof(cursor), q->cursor) : 0;
+	if (p->more || !wanted(p->q, b))
+		return;
+	if (json_array_size(p->out) >= p->q->limit || p->bytes >= LIST_BYTES_MAX) {
+		p->more = true;
+		return;
+	}
+	json_array_append_new(p->out, p->q->object(p->call->api, b));
+	p->bytes += 1024 + (b->metadata ? strlen(b->metadata) : 0);
+	store_cursor(b, p->last);
+}
+
+static int page_fill(struct page *p, struct store *s)
+{
+	char cursor[STORE_CURSOR_MAX] = "", next[STORE_CURSOR_MAX] = "";
+	struct err *e = &p->call->err;
+	int r = p->q->cursor ? str_copy(cursor, sizeof(cursor), p->q->cursor) : 0;
 
 	if (r < 0)
-		return err_set(&c->err, -EINVAL, "The parameter \"nextToken\" is not one of ours.");
+		return err_set(e, -EINVAL, "The query parameter \"nextToken\" is not one of ours.");
 	do {
-		const struct store_list sq = { .tenant = c->tenant,
-					       .state_csv = q->states,
+		const struct store_list sq = { .tenant = p->call->tenant,
+					       .state_csv = p->q->states,
 					       .cursor = cursor,
-					       .limit = (unsigned)(q->limit - json_array_size(out)),
-					       .newest_first = q->newest_first };
+					       .limit = LIST_BATCH,
+					       .newest_first = p->q->newest_first };
 		struct store_sandbox *rows = NULL;
 		size_t n = 0;
 
-		r = store_sandbox_list(s, &sq, &rows, &n, next, &c->err);
+		r = store_sandbox_list(s, &sq, &rows, &n, next, e);
 		for (size_t i = 0; i < n; i++) {
-			if (wanted(q, &rows[i]))
-				json_array_append_new(out, q->object(c->api, &rows[i]));
+			page_take(p, &rows[i]);
 			store_sandbox_done(&rows[i]);
 		}
 		free(rows);
 		str_copy(cursor, sizeof(cursor), next);
-	} while (r == 0 && next[0] && json_array_size(out) < q->limit);
-	if (r == 0)
-		str_copy(c->next, sizeof(c->next), next);
+	} while (r == 0 && next[0] && !p->more);
 	return r;
 }
 
 static void list(struct call *c, struct store *s, struct list_query *q)
 {
-	json_t *out = json_array();
+	struct page p = { .call = c, .q = q, .out = json_array() };
 	int r = parse_query(c->target, q, &c->err);
 
 	if (r == 0)
-		r = collect(c, s, q, out);
+		r = page_fill(&p, s);
+	if (r == 0 && p.more)
+		str_copy(c->next, sizeof(c->next), p.last);
 	if (r == 0)
-		call_json(c, 200, out);
-	else
-		json_decref(out);
+		call_json(c, 200, json_incref(p.out));
+	json_decref(p.out);
 	query_done(q);
 }
 
 void run_list_v1(struct call *c, struct store *s)
 {
+	static const char *const params[] = { "metadata", "limit", "nextToken", NULL };
 	struct list_query q = { .states = STATES_RUNNING,
+				.params = params,
 				.newest_first = true,
-				.limit = LIST_LIMIT_MAX,
+				.limit = LIST_RUNNING_MAX,
+				.limit_max = LIST_RUNNING_MAX,
 				.object = object_listed };
 
 	list(c, s, &q);
 }
 
+static const char *const list_params[] = { "metadata", "state", "startedAfter", "template",
+					   "order",    "limit", "nextToken",	NULL };
+
 void run_list_v2(struct call *c, struct store *s)
 {
 	struct list_query q = { .states = STATES_RUNNING "," STATES_PAUSED,
+				.params = list_params,
 				.newest_first = true,
 				.limit = LIST_LIMIT_MAX,
+				.limit_max = LIST_LIMIT_MAX,
 				.object = object_listed };
 
 	list(c, s, &q);
@@ -225,8 +319,10 @@ void run_list_v2(struct call *c, struct store *s)
 
 void run_v1_list(struct call *c, struct store *s)
 {
-	struct list_query q = { .newest_first = true,
+	struct list_query q = { .params = list_params,
+				.newest_first = true,
 				.limit = LIST_LIMIT_MAX,
+				.limit_max = LIST_LIMIT_MAX,
 				.object = object_v1 };
 
 	list(c, s, &q);

@@ -171,8 +171,9 @@ static int create_check(const struct store_sandbox *b, struct err *e)
 	return 0;
 }
 
-int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
-		 const char *request_id, struct store_op *ret, struct err *e)
+int store_create_once(struct store *s, const struct store_sandbox *b, const struct store_once *once,
+		      const char *claimer, const char *request_id, struct store_op *ret,
+		      struct err *e)
 {
 	autotx struct db_tx tx = { 0 };
 	struct store_op o;
@@ -185,17 +186,28 @@ int store_create(struct store *s, const struct store_sandbox *b, const char *cla
 		r = db_begin(s->db, &tx, e);
 	if (r == 0)
 		r = store_now(s, &now, e);
+	if (r == 0 && once)
+		r = once_find(s, b->tenant, once, now, ret, e);
 	if (r == 0)
 		r = sandbox_insert(s, b, now, e);
 	if (r == 0)
 		r = execution_insert(s, b, now, e);
 	if (r == 0)
 		r = op_insert(s, &o, now, e);
-	if (r == 0)
-		r = db_commit(&tx, e);
+	if (r == 0 && once)
+		r = once_put(s, b->tenant, once, &o, now, e);
+	if (r != 0)
+		return r;
+	r = db_commit(&tx, e);
 	if (r == 0)
 		*ret = o;
 	return r;
+}
+
+int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
+		 const char *request_id, struct store_op *ret, struct err *e)
+{
+	return store_create_once(s, b, NULL, claimer, request_id, ret, e);
 }
 
 /* The next execution: in the row, in its history; what ran before has ended. */

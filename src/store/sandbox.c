@@ -203,6 +203,11 @@ static int cursor_parse(const char *cursor, bool newest_first, int64_t *ret_ms, 
 	return 0;
 }
 
+void store_cursor(const struct store_sandbox *b, char dst[STORE_CURSOR_MAX])
+{
+	str_format(dst, STORE_CURSOR_MAX, "%lld.%s", (long long)b->created_ms, b->id);
+}
+
 static void list_free(struct store_sandbox *list, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -259,8 +264,7 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 	next_cursor[0] = '\0';
 	if (n > limit) {
 		store_sandbox_done(&list[--n]);
-		str_format(next_cursor, 64, "%lld.%s", (long long)list[n - 1].created_ms,
-			   list[n - 1].id);
+		store_cursor(&list[n - 1], next_cursor);
 	}
 	*ret = list;
 	*ret_n = n;

@@ -135,7 +135,22 @@ static const char *const schema_life[] = {
 	NULL,
 };
 
-static const char *const *const migrations[] = { schema_1, schema_tickets, schema_life };
+/* Creates under a client's key (L-10). */
+static const char *const schema_once[] = {
+	"CREATE TABLE once ("
+	" tenant TEXT NOT NULL,"
+	" key TEXT NOT NULL,"
+	" request TEXT NOT NULL,"
+	" operation BIGINT NOT NULL REFERENCES operations (id),"
+	" created_ms BIGINT NOT NULL,"
+	" PRIMARY KEY (tenant, key))",
+	"CREATE INDEX once_by_age ON once (created_ms)",
+	"CREATE INDEX once_by_operation ON once (operation)",
+	NULL,
+};
+
+static const char *const *const migrations[] = { schema_1, schema_tickets, schema_life,
+						 schema_once };
 
 static int schema_version(struct store *s, int64_t *ret, struct err *e)
 {

@@ -83,6 +83,8 @@ struct store_sandbox {
 void store_sandbox_done(struct store_sandbox *b);
 void store_sandbox_identity(const struct store_sandbox *b, struct identity *ret);
 int store_sandbox_get(struct store *s, const char *id, const char *tenant /* "" = any */, struct store_sandbox *ret, struct err *e);     /* -ENOENT for another tenant's too */
+#define STORE_CURSOR_MAX 64
+void store_cursor(const struct store_sandbox *b, char dst[STORE_CURSOR_MAX]);    /* a list that goes on behind b */
 /*
  * state_csv: names of observed states, "" or NULL = all; limit 0 = 100, at most 1000;
  * expired_before_ms 0 = all, else those whose end_ms is set and before it.
@@ -148,6 +150,21 @@ struct store_op {
  */
 int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
 		 const char *request_id, struct store_op *ret, struct err *e);
+/*
+ * The same under a key of the client's (Idempotency-Key), which is kept for STORE_ONCE_MS. 0:
+ * created. 1: a create with this key and this request goes on or is done; *ret is its operation,
+ * nothing was written. Another request: -EEXIST "idempotency-request-mismatch". A create that
+ * failed has given its key back.
+ */
+#define STORE_ONCE_MS (24 * 3600 * 1000ll)
+struct store_once {
+	const char *key;
+	char request[65];                /* hash of the request, hex */
+};
+int store_create_once(struct store *s, const struct store_sandbox *b, const struct store_once *once,
+		      const char *claimer, const char *request_id, struct store_op *ret,
+		      struct err *e);
+int store_once_forget(struct store *s, const char *sandbox, struct err *e);  /* its create's key is free again */
 /*
  * A change of an existing sandbox: checks the life-cycle table against the row in the same
  * transaction; START also takes the next generation and a new activation (written to the row and

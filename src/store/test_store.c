@@ -24,6 +24,7 @@
 
 #define WORKER "6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11"
 #define HASH "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+#define OTHER_HASH "ff112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
 static char dir[] = "/tmp/space-store-XXXXXX";
 static char url[80], path[64];
@@ -71,10 +72,10 @@ static int tear_down(void **st)
 	return 0;
 }
 
-static struct store_op create_in(struct store *in, const char *claimer, char id[ID_SANDBOX_LEN + 1])
+static int create_once(struct store *in, const struct store_once *once, const char *tenant,
+		       const char *claimer, struct store_op *ret)
 {
-	struct store_sandbox b = { .tenant = "acme",
-				   .template = "base-0011",
+	struct store_sandbox b = { .template = "base-0011",
 				   .template_name = "base",
 				   .generation = 1,
 				   .worker = WORKER,
@@ -85,13 +86,20 @@ static struct store_op create_in(struct store *in, const char *claimer, char id[
 				   .metadata = (char *)"{\"a\":\"b\"}",
 				   .env = (char *)"{\"SECRET\":\"x\"}",
 				   .options = (char *)"{}" };
-	struct store_op op;
 
 	assert_int_equal(id_new_sandbox(b.id), 0);
 	assert_int_equal(id_new_activation(b.activation), 0);
-	if (store_create(in, &b, claimer, "req-1", &op, &e) < 0)
+	str_copy(b.tenant, sizeof(b.tenant), tenant);
+	return store_create_once(in, &b, once, claimer, "req-1", ret, &e);
+}
+
+static struct store_op create_in(struct store *in, const char *claimer, char id[ID_SANDBOX_LEN + 1])
+{
+	struct store_op op;
+
+	if (create_once(in, NULL, "acme", claimer, &op) < 0)
 		fail_msg("%s", e.text);
-	memcpy(id, b.id, sizeof(b.id));
+	memcpy(id, op.sandbox, sizeof(op.sandbox));
 	return op;
 }
 
@@ -1280,6 +1288,76 @@ static void test_tickets_limit(void **st)
 	assert_int_equal(store_ticket_add(s, &t, 60000, &until_ms, &e), 0);
 }
 
+/* ---- Creates under a client's key ---- */
+
+static void test_once(void **st)
+{
+	struct store_once once = { .key = "k-1", .request = "aa" }, other = once, wrong = once;
+	struct err why = { .num = -EIO, .text = "no" };
+	struct store_op op, again;
+	struct store_key k;
+
+	other.key = "k-2";
+	str_copy(wrong.request, sizeof(wrong.request), "ab");
+	assert_int_equal(create_once(s, &once, "acme", "a", &op), 0);
+	assert_int_equal(create_once(s, &once, "acme", "b", &again), 1);
+	assert_int_equal(again.id, op.id);
+	assert_string_equal(again.sandbox, op.sandbox);
+	assert_string_equal(again.claimer, "a");
+	assert_int_equal(create_once(s, &wrong, "acme", "b", &again), -EEXIST);
+	assert_string_equal(err_code(&e), "idempotency-request-mismatch");
+	assert_int_equal(create_once(s, &other, "acme", "b", &again), 0);
+	assert_int_equal(store_key_add(s, "else", "x", OTHER_HASH, "e2b_11", &k, &e), 0);
+	assert_int_equal(create_once(s, &wrong, "else", "b", &again), 0);
+	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes"), 3);
+
+	/* Done: the same answer. Failed: the key is free. */
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+	assert_int_equal(create_once(s, &once, "acme", "b", &again), 1);
+	assert_int_equal(again.state, STORE_OP_DONE);
+	assert_int_equal(create_once(s, &other, "acme", "b", &again), 1);
+	assert_int_equal(store_finish(s, &again, LIFE_FAILED, &why, &e), 0);
+	assert_int_equal(create_once(s, &other, "acme", "b", &again), 0);
+
+	/* Forgotten with its sandbox, or after a day. */
+	assert_int_equal(store_once_forget(s, op.sandbox, &e), 0);
+	assert_int_equal(create_once(s, &wrong, "acme", "b", &again), 0);
+	clock_set_shift_ms(STORE_ONCE_MS + 60000);
+	assert_int_equal(create_once(s, &once, "acme", "b", &again), 0);
+	assert_int_equal(count("SELECT COUNT(*) FROM once"), 1);
+}
+
+/* Several processes at once with one key: one sandbox. */
+static void test_once_race(void **st)
+{
+	enum { N = 6 };
+	const struct store_once once = { .key = "k", .request = "aa" };
+	pid_t pids[N];
+	int made = 0;
+
+	store_close(TAKE(s));
+	for (int i = 0; i < N; i++) {
+		pids[i] = fork();
+		if (pids[i] == 0) {
+			struct store_op op;
+
+			s = open_store();
+			_exit(create_once(s, &once, "acme", "x", &op) + 10);
+		}
+	}
+	for (int i = 0; i < N; i++) {
+		int status;
+
+		assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+		assert_true(WIFEXITED(status));
+		assert_in_range(WEXITSTATUS(status), 10, 11);
+		made += WEXITSTATUS(status) == 10;
+	}
+	assert_int_equal(made, 1);
+	s = open_store();
+	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes"), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1313,6 +1391,8 @@ int main(void)
 		T(test_release),
 		T(test_superseded),
 		T(test_list),
+		T(test_once),
+		T(test_once_race),
 		T(test_race),
 		T(test_two_handles),
 		T(test_open_race),
