@@ -30,26 +30,56 @@ void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1])
 		str_random_hex(dst, 8);
 }
 
+/* E2B's form of an error: its words have "_" where ours have "-". */
+static char *error_json(int status, const struct err *e)
+{
+	char word[ERR_CODE_MAX], text[ERR_TEXT_MAX];
+	size_t n;
+	json_t *o;
+	char *s;
+
+	str_copy(word, sizeof(word), err_code(e));
+	for (char *p = word; *p; p++)
+		if (*p == '-')
+			*p = '_';
+	str_copy(text, sizeof(text), e->text[0] ? e->text : http_reason(status));
+	for (n = strlen(text); n > 0 && !str_utf8_ok(text, n); n--)
+		text[n - 1] = '\0';
+	o = json_pack("{s:i,s:s,s:s}", "code", status, "message", text, "error_code", word);
+	s = json_dumps(o, JSON_COMPACT);
+	json_decref(o);
+	return s ? s : x_strdup("{}");
+}
+
 /*
- * Python's E2B client repeats 429, 502, 503 and 504 by itself; Should-Retry tells it where that is
- * in vain.
+ * Clients of E2B repeat 429 with Retry-After, newer ones also 502, 503 and 504 by themselves, and
+ * Should-Retry overrules that. It is said where waiting changes nothing; a conflict (409) can pass.
  */
+static const char *retry_field(int status, const char **ret_value)
+{
+	bool wait = status == 503 || status == 429;
+
+	*ret_value = wait ? "1" : "false";
+	return wait ? "Retry-After" : status == 409 || status == 504 ? NULL : "Should-Retry";
+}
+
 void call_error(struct call *c, const struct err *e)
 {
 	int status = err_http_status(e);
+	const char *retry, *name = retry_field(status, &retry);
 	const struct http_field extra[] = {
 		{ "X-Request-Id", c->req_id },
-		{ status == 503 || status == 429 ? "Retry-After" : "Should-Retry",
-		  status == 503 || status == 429 ? "1" : "false" },
+		{ name, retry },
 		{ NULL, NULL },
 	};
 	const struct http_head *h = http_req_head(c->req);
-	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
+	autofree char *path = x_strndup(h->target, strcspn(h->target, "?")),
+		      *body = error_json(status, e);
 
 	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant),
 		 F_STR("method", h->method), F_STR("path", path), F_INT("status", status), F_ERR(e),
 		 F_INT("ms", clock_mono_ms() - c->start_ms));
-	http_req_error(c->req, status, extra, e->text[0] ? e->text : http_reason(status));
+	http_req_answer(c->req, status, extra, "application/json", body, strlen(body));
 }
 
 void call_json(struct call *c, int status, json_t *v)

@@ -28,6 +28,7 @@
 #define API_STREAMS_MAX 8192             /* relayed requests; beyond: 429 */
 #define API_BODY_MAX 131072              /* of a control request; beyond: 413 */
 #define API_REQ_ID_MAX 64
+#define API_ONCE_KEY_MAX 255             /* of an Idempotency-Key (E2B) */
 #define API_KEY_MAX 256                  /* characters of an API key */
 #define API_AUTH_TTL_MS 2000             /* a revoked key ends within this; never prolonged by use */
 #define API_AUTH_ENTRIES_MAX 1024
@@ -90,6 +91,7 @@ struct call {
 	char id[ID_SANDBOX_LEN + 1];     /* of the path */
 	char *target;
 	char *body; size_t body_len;
+	char once_key[API_ONCE_KEY_MAX + 1];     /* Idempotency-Key, "" = none; of routes with CONTROL_ONCE */
 	struct key_signer signer; bool signer_ok;
 	int64_t start_ms;
 	/* result, made by the worker */
@@ -114,7 +116,7 @@ struct control_route {
 	unsigned flags;
 	void (*run)(struct call *c, struct store *s);     /* in a worker; NULL: not built, 501 */
 };
-enum { CONTROL_BODY = 1, CONTROL_SLOW = 2 };
+enum { CONTROL_BODY = 1, CONTROL_SLOW = 2, CONTROL_ONCE = 4 };     /* ONCE: takes an Idempotency-Key */
 /*
  * NULL: no control route has this path; *ret_method_wrong says that one has it with another method.
  */
@@ -135,6 +137,7 @@ int change_ask(struct call *c, struct store *s, enum life_event kind, int64_t ti
 	       struct store_op *op);
 /* Drives what is ours and waits for what is not. 0: it was done; its own error when it failed. */
 int change_complete(struct call *c, struct store *s, struct store_op *op);
+int change_wait(struct call *c, struct store *s, struct store_op *op);         /* waits alone */
 /* Both. A sandbox in a transition: -EBUSY "in-transition" (a delete waits). */
 int change_run(struct call *c, struct store *s, enum life_event kind);
 
@@ -154,7 +157,15 @@ void run_connect(struct call *c, struct store *s);
 void run_timeout(struct call *c, struct store *s);
 void run_refreshes(struct call *c, struct store *s);
 
-/* sandboxes.c: bodies of the routes */
+/*
+ * create.c: fills *b (the caller's: store_sandbox_done) and makes the sandbox, or finds what the
+ * request's Idempotency-Key has made before.
+ */
+struct fields_create;
+int create_run(struct call *c, struct store *s, const struct fields_create *f,
+	       struct store_sandbox *b);
+
+/* create.c, sandboxes.c, list.c: bodies of the routes */
 void run_create_v1(struct call *c, struct store *s);
 void run_create_v2(struct call *c, struct store *s);
 void run_list_v1(struct call *c, struct store *s);

@@ -65,7 +65,19 @@ static int wait_for(struct store *s, int64_t id, struct store_op *op, struct err
 	}
 }
 
-/* Drives what is ours and waits for what is not. 0: it was done; its own error when it failed. */
+int change_wait(struct call *c, struct store *s, struct store_op *op)
+{
+	int r = wait_for(s, op->id, op, &c->err);
+
+	if (r < 0 || op->state != STORE_OP_FAILED)
+		return r;
+	/* A refusal is between us and the node; to the client it is a try that did not succeed. */
+	bool refusal = str_starts(op->err_code, "refusal-");
+
+	return err_set_code(&c->err, refusal || op->err_num == 0 ? -EAGAIN : op->err_num,
+			    op->err_code, "%s", op->err_text);
+}
+
 int change_complete(struct call *c, struct store *s, struct store_op *op)
 {
 	struct ops_ctx ctx = { .store = s,
@@ -73,30 +85,13 @@ int change_complete(struct call *c, struct store *s, struct store_op *op)
 			       .claimer = c->api->claimer,
 			       .timeout_ms = API_NODE_CALL_MS };
 	struct err why = { 0 };
-	int r;
 
 	if (op->state == STORE_OP_CLAIMED && str_eq(op->claimer, c->api->claimer) &&
-	    str_eq(op->request_id, c->req_id)) {
-		r = ops_drive(&ctx, op, &why);
-		if (r < 0)
-			log_warn("operation left to others", F_REQ(c->req_id),
-				 F_STR("sandbox", op->sandbox),
-				 F_STR("kind", life_event_names[op->kind]), F_ERR(&why));
-	}
-	r = wait_for(s, op->id, op, &c->err);
-	if (r < 0)
-		return r;
-	if (op->state == STORE_OP_FAILED) {
-		/*
-		 * A refusal is between us and the node; to the client it is a try that did not
-		 * succeed.
-		 */
-		bool refusal = str_starts(op->err_code, "refusal-");
-
-		return err_set_code(&c->err, refusal || op->err_num == 0 ? -EAGAIN : op->err_num,
-				    op->err_code, "%s", op->err_text);
-	}
-	return 0;
+	    str_eq(op->request_id, c->req_id) && ops_drive(&ctx, op, &why) < 0)
+		log_warn("operation left to others", F_REQ(c->req_id),
+			 F_STR("sandbox", op->sandbox), F_STR("kind", life_event_names[op->kind]),
+			 F_ERR(&why));
+	return change_wait(c, s, op);
 }
 
 int change_ask(struct call *c, struct store *s, enum life_event kind, int64_t timeout_ms,

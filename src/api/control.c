@@ -10,10 +10,13 @@
 
 #define B CONTROL_BODY
 #define S CONTROL_SLOW
+#define O CONTROL_ONCE
+
+#define ONCE_KEY_CHARS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
 static const struct control_route routes[] = {
-	{ "POST", "/v2/sandboxes", B | S, run_create_v2 },
-	{ "POST", "/sandboxes", B | S, run_create_v1 },
+	{ "POST", "/v2/sandboxes", B | S | O, run_create_v2 },
+	{ "POST", "/sandboxes", B | S | O, run_create_v1 },
 	{ "GET", "/v2/sandboxes", 0, run_list_v2 },
 	{ "GET", "/sandboxes", 0, run_list_v1 },
 	{ "GET", "/sandboxes/{id}", 0, run_get },
@@ -221,8 +224,28 @@ static void on_authorised(struct call *c)
 	}
 }
 
+static int take_once_key(struct call *c, struct err *e)
+{
+	const struct http_head *h = http_req_head(c->req);
+	const char *key = http_get(h, "Idempotency-Key");
+
+	if (!(c->route->flags & CONTROL_ONCE) || !key)
+		return 0;
+	if (http_count(h, "Idempotency-Key") != 1 ||
+	    !str_is(key, 1, API_ONCE_KEY_MAX, ONCE_KEY_CHARS))
+		return err_set_code(e, -EINVAL, "idempotency-key-malformed",
+				    "An Idempotency-Key is 1 to %d letters, digits, - and _.",
+				    API_ONCE_KEY_MAX);
+	return str_copy(c->once_key, sizeof(c->once_key), key);
+}
+
 void control_handle(struct call *c)
 {
+	struct err e = { 0 };
+
 	c->target = x_strdup(http_req_head(c->req)->target);
-	auth_check(c, on_authorised);
+	if (take_once_key(c, &e) < 0)
+		call_error(c, &e);
+	else
+		auth_check(c, on_authorised);
 }

@@ -90,8 +90,26 @@ static int take_env(json_t *v, const char *name, struct fields_create *f, struct
 	return 0;
 }
 
+static int take_auto_pause(json_t *v, const char *name, struct fields_create *f, struct err *e)
+{
+	if (!json_is_boolean(v))
+		return wrong_type(name, "true or false", e);
+	f->auto_pause = json_is_true(v);
+	return 0;
+}
+
+static int take_auto_resume_enabled(json_t *v, const char *name, struct fields_create *f,
+				    struct err *e)
+{
+	if (!json_is_boolean(v))
+		return wrong_type(name, "true or false", e);
+	f->auto_resume = json_is_true(v);
+	return 0;
+}
+
 /*
- * A sandbox has no network yet, so "no internet" is kept, and "internet" is what the default says.
+ * A sandbox has no network yet: both values are taken and kept for the time when it has, and the
+ * detail of a sandbox says what is so.
  */
 static int take_internet(json_t *v, const char *name, struct fields_create *f, struct err *e)
 {
@@ -108,13 +126,6 @@ static int take_true(json_t *v, const char *name, struct fields_create *f, struc
 	if (!json_is_boolean(v))
 		return wrong_type(name, "true or false", e);
 	return json_is_true(v) ? 0 : not_built(name, "true", e);
-}
-
-static int take_false(json_t *v, const char *name, struct fields_create *f, struct err *e)
-{
-	if (!json_is_boolean(v))
-		return wrong_type(name, "true or false", e);
-	return json_is_false(v) ? 0 : not_built(name, "false", e);
 }
 
 static int take_empty_array(json_t *v, const char *name, struct fields_create *f, struct err *e)
@@ -141,6 +152,7 @@ static int take_table(const struct field *table, size_t n, unsigned version, con
 
 static const struct field network_fields[] = {
 	{ "allowOut", 3, take_empty_array },
+	{ "dnsServers", 3, take_empty_array },
 	{ "denyOut", 3, take_empty_array },
 	{ "rules", 3, take_empty_object },
 	{ "egressProxy", 3, take_nothing },
@@ -157,7 +169,16 @@ static int take_network(json_t *v, const char *name, struct fields_create *f, st
 			  e);
 }
 
-static const struct field auto_resume_fields[] = { { "enabled", 3, take_false } };
+static const struct field iam_fields[] = { { "tokens", 3, take_empty_object } };
+
+static int take_iam(json_t *v, const char *name, struct fields_create *f, struct err *e)
+{
+	if (!json_is_object(v))
+		return wrong_type(name, "an object", e);
+	return take_table(iam_fields, ARRAY_LEN(iam_fields), FIELDS_V2, "iam.", v, f, e);
+}
+
+static const struct field auto_resume_fields[] = { { "enabled", 3, take_auto_resume_enabled } };
 
 static int take_auto_resume(json_t *v, const char *name, struct fields_create *f, struct err *e)
 {
@@ -172,13 +193,13 @@ static const struct field create_fields[] = {
 	{ "timeout", 3, take_timeout },
 	{ "metadata", 3, take_metadata },
 	{ "envVars", 3, take_env },
-	{ "autoPause", 3, take_false },
+	{ "autoPause", 3, take_auto_pause },
 	{ "autoPauseMemory", 3, take_true },
 	{ "autoResume", 3, take_auto_resume },
 	{ "secure", 3, take_true },              /* access is always secured */
 	{ "allow_internet_access", 3, take_internet },
 	{ "network", 3, take_network },
-	{ "iam", 3, take_empty_object },
+	{ "iam", 3, take_iam },
 	{ "mcp", 3, take_nothing },
 	{ "volumeMounts", 3, take_empty_array },
 };

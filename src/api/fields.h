@@ -8,6 +8,7 @@
 #define API_FIELDS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include "base/err.h"
 
@@ -20,8 +21,9 @@ enum fields_version { FIELDS_V1 = 1, FIELDS_V2 = 2 };
 struct fields_create {
 	char template[FIELDS_TEMPLATE_MAX + 1];
 	int64_t timeout_s;               /* of the default: 15 in version 1, 300 in version 2 */
+	bool auto_pause, auto_resume;
 	json_t *metadata, *env;          /* objects of strings, owned */
-	json_t *options;                 /* {"allow_internet_access":false} if it was said, owned */
+	json_t *options;                 /* {"allow_internet_access":...} if it was said, owned */
 };
 
 int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret,

@@ -35,7 +35,7 @@ static const char *const e2b_states[LIFE_STATE_COUNT] = {
 
 bool object_visible(const struct store_sandbox *b)
 {
-	return e2b_states[b->observed][0] != '\0';
+	return e2b_states[b->observed][0] != '\0' && b->desired != LIFE_NONE;
 }
 
 static json_t *map_of(const char *text)
@@ -102,17 +102,21 @@ json_t *object_listed(struct api *a, const struct store_sandbox *b)
 
 json_t *object_detail(struct api *a, const struct store_sandbox *b)
 {
-	json_t *o = object_listed(a, b), *options = map_of(b->options);
-	json_t *internet = json_object_get(options, "allow_internet_access");
+	json_t *o = object_listed(a, b);
 
 	put_token(a, o, b);
 	json_object_set_new(o, "domain", json_string(a->domain));
-	json_object_set_new(o, "allowInternetAccess",
-			    internet ? json_incref(internet) : json_null());
+	/* Whatever was asked for: nothing gets out before there is a gateway. */
+	json_object_set_new(o, "allowInternetAccess", json_false());
 	json_object_set_new(o, "lifecycle",
 			    json_pack("{s:s,s:b}", "onTimeout", b->end_pauses ? "pause" : "kill",
 				      "autoResume", b->auto_resume));
-	json_decref(options);
+	if (str_eq(e2b_states[b->observed], "paused"))
+		json_object_set_new(o, "pauseMode",
+				    json_string(b->observed == LIFE_STOPPED ||
+								b->observed == LIFE_STOPPING
+							? "filesystem"
+							: "full"));
 	return o;
 }
 

@@ -175,6 +175,26 @@ void rig_connect_client(struct rig *g)
 	api_accept(g->api, sv[1]);
 }
 
+static void start_api(struct rig *g)
+{
+	struct err e = { 0 };
+	const struct api_conf ac = { .store_url = g->url,
+				     .keys_dir = g->keys,
+				     .root_pub = g->root_pub,
+				     .domain = "box.test:4983" };
+
+	g->api = api_new(g->loop, &ac, &e);
+	if (!g->api)
+		fail_msg("%s", e.text);
+	rig_connect_client(g);
+}
+
+void rig_restart_api(struct rig *g)
+{
+	api_free(g->api);
+	start_api(g);
+}
+
 int rig_setup(void **state)
 {
 	struct rig *g = x_alloc(sizeof(*g));
@@ -208,15 +228,8 @@ int rig_setup(void **state)
 				 g->store, "", "base", "base-0123456789abcdef",
 				 "{\"memory_mib\":512,\"vcpus\":1,\"disk_bytes\":8589934592}", &e),
 			 0);
-	const struct api_conf ac = { .store_url = g->url,
-				     .keys_dir = g->keys,
-				     .root_pub = g->root_pub,
-				     .domain = "box.test:4983" };
 	rig_start_node(g);
-	g->api = api_new(g->loop, &ac, &e);
-	if (!g->api)
-		fail_msg("%s", e.text);
-	rig_connect_client(g);
+	start_api(g);
 	*state = g;
 	return 0;
 }

@@ -46,6 +46,7 @@ int rig_setup(void **state);
 int rig_teardown(void **state);
 void rig_start_node(struct rig *g);
 void rig_stop_node(struct rig *g);
+void rig_restart_api(struct rig *g);
 void rig_connect_client(struct rig *g);          /* a new connection in the place of the last */
 void rig_turn(struct rig *g);                    /* one turn of the loop; what came is in g->in */
 /* One request, its whole answer: status, and the message in g->in. */

@@ -1,0 +1,175 @@
+/* E2B's control routes against the rig: what each option and header does, and what is refused. */
+#include "api/test_rig.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+
+#define BASE "{\"templateID\":\"base\"}"
+#define POST_ONCE(key, body)                                                                  \
+	"POST /v2/sandboxes HTTP/1.1\r\n" H "Idempotency-Key: " key "\r\nContent-Length: %zu" \
+	"\r\n\r\n%s",                                                                         \
+		strlen(body), body
+
+/* ---- Idempotency-Key ---- */
+
+static void test_once(void **state)
+{
+	struct rig *g = *state;
+	char first[64], id[64];
+
+	assert_int_equal(rig_ask(g, POST_ONCE("0a-1", BASE)), 201);
+	rig_field(g, "sandboxID", first, sizeof(first));
+	assert_int_equal(g->calls, 1);
+	assert_int_equal(rig_ask(g, POST_ONCE("0a-1", BASE)), 201);
+	rig_field(g, "sandboxID", id, sizeof(id));
+	assert_string_equal(id, first);
+	HAS(g, "\"envdAccessToken\":\"");
+	assert_int_equal(g->calls, 1);
+
+	/* another body, another route, another tenant */
+	assert_int_equal(rig_ask(g, POST_ONCE("0a-1", "{\"templateID\":\"base\" }")), 409);
+	HAS(g, "\"error_code\":\"idempotency_request_mismatch\"");
+	assert_int_equal(rig_ask(g,
+				 "POST /sandboxes HTTP/1.1\r\n" H
+				 "Idempotency-Key: 0a-1\r\nContent-Length: 21\r\n\r\n" BASE),
+			 409);
+	assert_int_equal(rig_ask(g,
+				 "POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: " OTHER_KEY
+				 "\r\nIdempotency-Key: 0a-1\r\nContent-Length: 21\r\n\r\n" BASE),
+			 201);
+	rig_field(g, "sandboxID", id, sizeof(id));
+	assert_string_not_equal(id, first);
+	assert_int_equal(g->calls, 2);
+
+	/* what is no key */
+	assert_int_equal(rig_ask(g, POST_ONCE("a b", BASE)), 400);
+	assert_int_equal(rig_ask(g, POST_ONCE("", BASE)), 400);
+	assert_int_equal(rig_ask(g, POST_ONCE("a\r\nIdempotency-Key: b", BASE)), 400);
+	assert_int_equal(g->calls, 2);
+
+	/* it is gone: no other one under this key */
+	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", first), 204);
+	assert_int_equal(rig_ask(g, POST_ONCE("0a-1", BASE)), 409);
+	HAS(g, "\"error_code\":\"idempotency_sandbox_gone\"");
+}
+
+/* A create that failed is no reason to fail again. */
+static void test_once_failed(void **state)
+{
+	struct rig *g = *state;
+
+	g->answers[0] = "507 X y {\"num\":-28,\"code\":\"no-space\",\"message\":\"Full.\"}";
+	assert_int_equal(rig_ask(g, POST_ONCE("k", BASE)), 507);
+	assert_int_equal(rig_ask(g, POST_ONCE("k", BASE)), 201);
+}
+
+static void send_to(struct rig *g, int *ret_fd, const char *text)
+{
+	int sv[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv), 0);
+	*ret_fd = sv[0];
+	api_accept(g->api, sv[1]);
+	assert_int_equal(fd_write_all(sv[0], text, strlen(text), WAIT_MS), 0);
+}
+
+/* Several at once are one; a restart in between changes nothing. */
+static void test_once_together(void **state)
+{
+	enum { N = 4 };
+	struct rig *g = *state;
+	autofree char *text = x_asprintf(POST_ONCE("same", BASE));
+	int64_t until = clock_mono_ms() + WAIT_MS;
+	struct buf in[N];
+	char id[64], other[64];
+	int fds[N], left = N;
+
+	for (int i = 0; i < N; i++) {
+		buf_init(&in[i], 65536);
+		send_to(g, &fds[i], text);
+	}
+	while (left > 0 && clock_mono_ms() < until) {
+		rig_turn(g);
+		left = N;
+		for (int i = 0; i < N; i++) {
+			while (buf_read_fd(&in[i], fds[i], 4096) > 0)
+				;
+			left -= buf_len(&in[i]) > 0 && memchr(buf_data(&in[i]), '}', buf_len(&in[i]));
+		}
+	}
+	assert_int_equal(left, 0);
+	for (int i = 0; i < N; i++) {
+		buf_clear(&g->in);
+		buf_put(&g->in, buf_data(&in[i]), buf_len(&in[i]));
+		HAS(g, "HTTP/1.1 201 ");
+		rig_field(g, "sandboxID", i ? other : id, sizeof(id));
+		assert_string_equal(i ? other : id, id);
+		close(fds[i]);
+		buf_done(&in[i]);
+	}
+	assert_int_equal(g->calls, 1);
+
+	rig_restart_api(g);
+	assert_int_equal(rig_ask(g, POST_ONCE("same", BASE)), 201);
+	rig_field(g, "sandboxID", other, sizeof(other));
+	assert_string_equal(other, id);
+	assert_int_equal(g->calls, 1);
+}
+
+/* ---- options ---- */
+
+static void test_options(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, "{\"templateID\":\"base\",\"autoPause\":true,\"timeout\":60,"
+				     "\"autoResume\":{\"enabled\":true},\"allow_internet_access\":true}");
+	struct store_sandbox row = { 0 };
+	struct err e = { 0 };
+
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	HAS(g, "\"lifecycle\":{\"onTimeout\":\"pause\",\"autoResume\":true}");
+	HAS(g, "\"allowInternetAccess\":false");
+	assert_int_equal(store_sandbox_get(g->store, b.id, "", &row, &e), 0);
+	assert_int_equal(row.timeout_ms, 60000);
+	assert_true(row.end_pauses && row.auto_resume);
+	store_sandbox_done(&row);
+
+	assert_int_equal(rig_ask(g, "POST /sandboxes HTTP/1.1\r\n" H
+				    "Content-Length: 21\r\n\r\n" BASE),
+			 201);
+	rig_field(g, "sandboxID", b.id, sizeof(b.id));
+	assert_int_equal(store_sandbox_get(g->store, b.id, "", &row, &e), 0);
+	assert_int_equal(row.timeout_ms, 15000);
+	assert_false(row.end_pauses || row.auto_resume);
+	store_sandbox_done(&row);
+
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				    "Content-Length: 30\r\n\r\n{\"templateID\":\"base\",\"mcp\":{}}"),
+			 400);
+	HAS(g, "\\\"mcp\\\"");
+	HAS(g, "\"error_code\":\"not_built_yet\"");
+	HAS(g, "Should-Retry: false");
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_once),
+		T(test_once_failed),
+		T(test_once_together),
+		T(test_options),
+	};
+
+	log_open("test", "test");
+	log_set_level(LOG_LEVEL_ERROR);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
