@@ -215,7 +215,7 @@ static void on_authorised(struct call *c)
 
 	if (!c->route->run) {
 		err_set_code(&e, -ENOSYS, "not-built-yet",
-			     "This part of E2B's API is not built yet.");
+			     "This part of E2B's API is not built yet: %s.", c->route->path);
 		call_error(c, &e);
 	} else if (c->route->flags & CONTROL_BODY) {
 		http_req_read_body(c->req, on_body, c);
