@@ -145,7 +145,7 @@ class HostileGuest(Base):
             begun = time.monotonic()
             r = self.node.api("POST", f"/v1/sandboxes/{box}/start")
             self.assertEqual(r.status, 500, r.body)
-            self.assertIn("ended while it started", r.json()["message"])
+            self.assertIn("ended while it started", r.json()["detail"])
             self.assertLess(time.monotonic() - begun, 50)
             self.assertEqual(self.node.state_of(box), "stopped")
             events = [e["text"] for e in self.node.api("GET", f"/v1/sandboxes/{box}/logs").json()["events"]]

@@ -1,5 +1,6 @@
 /* Dispatch, answers, the life of the program's one object. */
 #include "api/api.h"
+#include "api/problem.h"
 
 #include <errno.h>
 #include <sodium.h>
@@ -63,23 +64,61 @@ static const char *retry_field(int status, const char **ret_value)
 	return wait ? "Retry-After" : status == 409 || status == 504 ? NULL : "Should-Retry";
 }
 
-void call_error(struct call *c, const struct err *e)
+static void refuse(struct call *c, int status, const struct err *e, const char *allow)
 {
-	int status = err_http_status(e);
-	const char *retry, *name = retry_field(status, &retry);
+	const char *retry, *name = allow ? NULL : retry_field(status, &retry);
 	const struct http_field extra[] = {
 		{ "X-Request-Id", c->req_id },
-		{ name, retry },
+		{ allow ? "Allow" : name, allow ? allow : retry },
 		{ NULL, NULL },
 	};
 	const struct http_head *h = http_req_head(c->req);
-	autofree char *path = x_strndup(h->target, strcspn(h->target, "?")),
-		      *body = error_json(status, e);
+	autofree char *path = x_strndup(h->target, strcspn(h->target, "?")), *body = NULL;
 
 	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant),
 		 F_STR("method", h->method), F_STR("path", path), F_INT("status", status), F_ERR(e),
 		 F_INT("ms", clock_mono_ms() - c->start_ms));
-	http_req_answer(c->req, status, extra, "application/json", body, strlen(body));
+	body = c->problem ? problem_json(status, err_code(e), e->text, c->req_id)
+			  : error_json(status, e);
+	http_req_answer(c->req, status, extra, c->problem ? PROBLEM_TYPE : "application/json", body,
+			strlen(body));
+}
+
+void call_error(struct call *c, const struct err *e)
+{
+	refuse(c, err_http_status(e), e, NULL);
+}
+
+static void refuse_method(struct call *c)
+{
+	char allow[64];
+	struct err e = { 0 };
+
+	control_allow(http_req_head(c->req)->target, allow, sizeof(allow));
+	err_set_code(&e, -EOPNOTSUPP, "method-not-allowed", "This path does not know this method.");
+	refuse(c, 405, &e, allow);
+}
+
+/* What the HTTP server refuses by itself: E2B's form, under /v1 a problem. */
+static void on_refuse(struct http_refusal *f, void *arg)
+{
+	const struct call *c = f->req ? http_req_user(f->req) : NULL;
+	const char *target = memchr(f->seen ? f->seen : "", ' ', f->seen_len);
+	autofree char *body = NULL;
+
+	if (c)
+		str_copy(f->request_id, sizeof(f->request_id), c->req_id);
+	else
+		str_random_hex(f->request_id, 8);
+	log_info("request refused", F_REQ(f->request_id), F_STR("tenant", c ? c->tenant : ""),
+		 F_INT("status", f->status), F_STR("error", f->message));
+	if (c ? !c->problem
+	      : !target || !problem_path(target + 1,
+					 f->seen_len - (size_t)(target + 1 - f->seen)))
+		return;
+	body = problem_json(f->status, problem_http_code(f->status), f->message, f->request_id);
+	buf_puts(f->body, body);
+	f->content_type = PROBLEM_TYPE;
 }
 
 void call_json(struct call *c, int status, json_t *v)
@@ -129,20 +168,19 @@ static void dispatch(struct call *c)
 		data_handle(c, &t);
 		return;
 	}
+	c->problem = problem_path(h->target, strlen(h->target));
 	c->route = control_find(h->method, h->target, c->id, &method_wrong);
 	if (c->route) {
 		control_handle(c);
 	} else if (method_wrong) {
-		const struct http_field extra[] = { { "X-Request-Id", c->req_id }, { NULL, NULL } };
-
-		http_req_error(c->req, 405, extra, "This path does not know this method.");
-	} else if (data_target_by_token(h, &t) == 1) {
+		refuse_method(c);
+	} else if (!c->problem && data_target_by_token(h, &t) == 1) {
 		data_handle(c, &t);
 	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) &&
 		   str_eq(h->target, "/health")) {
 		own_health(c);
 	} else {
-		err_set(&e, -ENOENT, "There is no such path.");
+		err_set_code(&e, -ENOENT, "no-such-route", "There is no such path.");
 		call_error(c, &e);
 	}
 }
@@ -215,6 +253,7 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 		.max_body = API_BODY_MAX,
 		.handle = on_request,
 		.end = on_req_end,
+		.refuse = on_refuse,
 		.arg = a,
 	};
 	int r = set_strings(a, c);

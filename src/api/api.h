@@ -94,9 +94,11 @@ struct call {
 	char once_key[API_ONCE_KEY_MAX + 1];     /* Idempotency-Key, "" = none; of routes with CONTROL_ONCE */
 	struct key_signer signer; bool signer_ok;
 	int64_t start_ms;
+	bool problem;                    /* under /v1: errors are problems (RFC 9457) */
 	/* result, made by the worker */
 	int status;                      /* 0: the error */
-	char *text;                      /* JSON, NULL = none */
+	char *text;                      /* NULL = none */
+	const char *type;                /* of the text; NULL = JSON */
 	char next[64];                   /* X-Next-Token */
 	struct err err;
 	uint64_t retired;                /* streams of generations up to this one are cut */
@@ -115,13 +117,22 @@ struct control_route {
 	const char *method, *path;       /* "{id}" stands for one segment */
 	unsigned flags;
 	void (*run)(struct call *c, struct store *s);     /* in a worker; NULL: not built, 501 */
+	const char *const *query;        /* under /v1: the parameters that it knows, NULL = none; elsewhere run() looks */
 };
-enum { CONTROL_BODY = 1, CONTROL_SLOW = 2, CONTROL_ONCE = 4 };     /* ONCE: takes an Idempotency-Key */
+/*
+ * ONCE: takes an Idempotency-Key. OPEN: a text that is the same for all, without a key, in the
+ * loop's thread (s is NULL).
+ */
+enum { CONTROL_BODY = 1, CONTROL_SLOW = 2, CONTROL_ONCE = 4, CONTROL_OPEN = 8 };
+extern const struct control_route control_routes[];
+extern const size_t control_routes_len;
 /*
  * NULL: no control route has this path; *ret_method_wrong says that one has it with another method.
  */
 const struct control_route *control_find(const char *method, const char *target,
 					 char id[ID_SANDBOX_LEN + 1], bool *ret_method_wrong);
+/* The methods of a path, as the field Allow has them. */
+void control_allow(const char *target, char *dst, size_t size);
 void control_handle(struct call *c);
 
 /* change.c: what every change of a sandbox goes through (in a worker) */
@@ -165,6 +176,22 @@ struct fields_create;
 int create_run(struct call *c, struct store *s, const struct fields_create *f,
 	       struct store_sandbox *b);
 
+/* v1.c: ours, as docs/openapi.json says it */
+extern const char v1_document[];
+void run_v1_document(struct call *c, struct store *s);
+void run_v1_problem(struct call *c, struct store *s);
+void run_v1_version(struct call *c, struct store *s);
+void run_v1_list(struct call *c, struct store *s);       /* list.c */
+void run_v1_create(struct call *c, struct store *s);
+void run_v1_get(struct call *c, struct store *s);
+void run_v1_stop(struct call *c, struct store *s);
+void run_v1_start(struct call *c, struct store *s);
+void run_v1_pause(struct call *c, struct store *s);
+void run_v1_resume(struct call *c, struct store *s);
+void run_v1_connect(struct call *c, struct store *s);
+void run_v1_timeout(struct call *c, struct store *s);
+void run_v1_logs(struct call *c, struct store *s);
+
 /* create.c, sandboxes.c, list.c: bodies of the routes */
 void run_create_v1(struct call *c, struct store *s);
 void run_create_v2(struct call *c, struct store *s);
@@ -172,18 +199,13 @@ void run_list_v1(struct call *c, struct store *s);
 void run_list_v2(struct call *c, struct store *s);
 void run_get(struct call *c, struct store *s);
 void run_delete(struct call *c, struct store *s);
-void run_v1_list(struct call *c, struct store *s);
-void run_v1_get(struct call *c, struct store *s);
-void run_v1_stop(struct call *c, struct store *s);
-void run_v1_start(struct call *c, struct store *s);
-void run_v1_logs(struct call *c, struct store *s);
-void run_v1_version(struct call *c, struct store *s);
 
 /* object.c: JSON of a sandbox in E2B's forms and ours */
 json_t *object_created(struct api *a, const struct store_sandbox *b);
 json_t *object_listed(struct api *a, const struct store_sandbox *b);
 json_t *object_detail(struct api *a, const struct store_sandbox *b);
 json_t *object_v1(struct api *a, const struct store_sandbox *b);
+void object_v1_access(struct api *a, json_t *o, const struct store_sandbox *b);  /* adds what a client needs to reach it */
 bool object_visible(const struct store_sandbox *b);       /* to the E2B routes */
 
 /* data.c */

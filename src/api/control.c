@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include "api/api.h"
+#include "api/query.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -10,13 +12,14 @@
 
 #define B CONTROL_BODY
 #define S CONTROL_SLOW
-#define O CONTROL_ONCE
+#define ONCE CONTROL_ONCE
+#define OPEN CONTROL_OPEN
 
 #define ONCE_KEY_CHARS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
 
-static const struct control_route routes[] = {
-	{ "POST", "/v2/sandboxes", B | S | O, run_create_v2 },
-	{ "POST", "/sandboxes", B | S | O, run_create_v1 },
+const struct control_route control_routes[] = {
+	{ "POST", "/v2/sandboxes", B | S | ONCE, run_create_v2 },
+	{ "POST", "/sandboxes", B | S | ONCE, run_create_v1 },
 	{ "GET", "/v2/sandboxes", 0, run_list_v2 },
 	{ "GET", "/sandboxes", 0, run_list_v1 },
 	{ "GET", "/sandboxes/{id}", 0, run_get },
@@ -28,16 +31,23 @@ static const struct control_route routes[] = {
 	{ "POST", "/sandboxes/{id}/timeout", B | S, run_timeout },
 	{ "POST", "/sandboxes/{id}/refreshes", B | S, run_refreshes },
 
+	{ "GET", "/v1/openapi.json", OPEN, run_v1_document },
+	{ "GET", "/v1/problems/{code}", OPEN, run_v1_problem },
 	{ "GET", "/v1/version", 0, run_v1_version },
-	{ "GET", "/v1/sandboxes", 0, run_v1_list },
+	{ "GET", "/v1/sandboxes", 0, run_v1_list, list_params },
+	{ "POST", "/v1/sandboxes", B | S | ONCE, run_v1_create },
 	{ "GET", "/v1/sandboxes/{id}", 0, run_v1_get },
 	{ "DELETE", "/v1/sandboxes/{id}", S, run_delete },
 	{ "POST", "/v1/sandboxes/{id}/stop", B | S, run_v1_stop },
 	{ "POST", "/v1/sandboxes/{id}/start", B | S, run_v1_start },
+	{ "POST", "/v1/sandboxes/{id}/pause", B | S, run_v1_pause },
+	{ "POST", "/v1/sandboxes/{id}/resume", B | S, run_v1_resume },
+	{ "POST", "/v1/sandboxes/{id}/connect", B | S, run_v1_connect },
+	{ "POST", "/v1/sandboxes/{id}/timeout", B | S, run_v1_timeout },
 	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
 
 	/*
-	 * E2B's API as far as its clients know it, not built yet: 501. "{id}" is any one segment, a
+	 * E2B's API as far as its clients know it, not built yet: 501. "{...}" is any one segment, a
 	 * final "*" any rest.
 	 */
 	{ "PUT", "/sandboxes/{id}/network", 0, NULL },
@@ -60,6 +70,7 @@ static const struct control_route routes[] = {
 	{ NULL, "/teams", 0, NULL },
 	{ NULL, "/teams/*", 0, NULL },
 };
+const size_t control_routes_len = ARRAY_LEN(control_routes);
 
 /* ---- matching ---- */
 
@@ -71,7 +82,7 @@ static bool match(const char *pattern, const char *path, size_t n, const char **
 	while (*pattern) {
 		if (pattern[0] == '*')
 			return true;
-		if (str_starts(pattern, "{id}")) {
+		if (pattern[0] == '{') {
 			const char *slash = memchr(path, '/', (size_t)(end - path));
 
 			*ret_id = path;
@@ -79,7 +90,7 @@ static bool match(const char *pattern, const char *path, size_t n, const char **
 			if (*ret_id_len == 0)
 				return false;
 			path += *ret_id_len;
-			pattern += 4;
+			pattern = strchr(pattern, '}') + 1;
 		} else if (path == end || *path++ != *pattern++) {
 			return false;
 		}
@@ -88,13 +99,13 @@ static bool match(const char *pattern, const char *path, size_t n, const char **
 }
 
 /*
- * An ID as clients send it: maybe "<id>-<client>" (an old form: the suffix is dropped). What is no
- * ID at all becomes "", which no sandbox has: the answer is the same as for one that does not
- * exist.
+ * An ID as clients send it: to E2B's routes maybe "<id>-<client>" (an old form: the suffix is
+ * dropped). What is no ID at all becomes "", which no sandbox has: the answer is the same as for
+ * one that does not exist.
  */
-static void take_id(const char *p, size_t n, char id[ID_SANDBOX_LEN + 1])
+static void take_id(const char *p, size_t n, bool suffix, char id[ID_SANDBOX_LEN + 1])
 {
-	const char *dash = memchr(p, '-', n);
+	const char *dash = suffix ? memchr(p, '-', n) : NULL;
 
 	if (dash)
 		n = (size_t)(dash - p);
@@ -114,22 +125,58 @@ const struct control_route *control_find(const char *method, const char *target,
 
 	*ret_method_wrong = false;
 	id[0] = '\0';
-	for (size_t i = 0; i < ARRAY_LEN(routes); i++) {
+	for (size_t i = 0; i < control_routes_len; i++) {
+		const struct control_route *r = &control_routes[i];
 		const char *p = NULL;
 		size_t len = 0;
 
-		if (!match(routes[i].path, target, n, &p, &len))
+		if (!match(r->path, target, n, &p, &len))
 			continue;
-		if (routes[i].method && !str_eq(routes[i].method, method)) {
+		if (r->method && !str_eq(r->method, method)) {
 			*ret_method_wrong = true;
 			continue;
 		}
 		if (p)
-			take_id(p, len, id);
+			take_id(p, len, !str_starts(r->path, "/v1/"), id);
 		*ret_method_wrong = false;
-		return &routes[i];
+		return r;
 	}
 	return NULL;
+}
+
+void control_allow(const char *target, char *dst, size_t size)
+{
+	size_t n = strcspn(target, "?#"), used = 0, len;
+	const char *p;
+
+	dst[0] = '\0';
+	for (size_t i = 0; i < control_routes_len; i++) {
+		const struct control_route *r = &control_routes[i];
+
+		if (!r->method || !match(r->path, target, n, &p, &len))
+			continue;
+		str_format(dst + used, size - used, "%s%s", used ? ", " : "", r->method);
+		used = strlen(dst);
+	}
+}
+
+/*
+ * Under /v1 nothing of a request is ignored: no parameter that the route does not know, no body
+ * that is declared as something else than JSON.
+ */
+static int check_v1(struct call *c, struct err *e)
+{
+	const struct http_head *h = http_req_head(c->req);
+	const char *type = http_get(h, "Content-Type");
+	size_t n = type ? strcspn(type, "; \t") : 0;
+	static const char *const none[] = { NULL };
+	int r = query_only(c->target, c->route->query ? c->route->query : none, e);
+
+	if (r < 0 || !(c->route->flags & CONTROL_BODY) || !type)
+		return r;
+	if (n != strlen("application/json") || strncasecmp(type, "application/json", n) != 0)
+		return err_set(e, -EMEDIUMTYPE, "The body is declared as \"%.100s\".", type);
+	return 0;
 }
 
 /* ---- from the request to its worker and back ---- */
@@ -143,11 +190,38 @@ static void work_run(void *arg)
 		c->route->run(c, s);
 }
 
+/* RFC 8288: the same request with the token of the next page. */
+static char *next_link(const struct call *c)
+{
+	size_t path = strcspn(c->target, "?");
+	struct buf b;
+
+	buf_init(&b, HTTP_HEAD_MAX);
+	buf_putf(&b, "<%.*s?nextToken=%s", (int)path, c->target, c->next);
+	for (const char *p = c->target + path; *p;) {
+		size_t n = strcspn(++p, "&");
+
+		if (n > 0 && !str_starts(p, "nextToken="))
+			buf_putf(&b, "&%.*s", (int)n, p);
+		p += n;
+	}
+	buf_puts(&b, ">; rel=\"next\"");
+	return buf_take_str(&b);
+}
+
 static void answer(struct call *c)
 {
+	const char *path = c->route->path;
+	autofree char *link = c->next[0] && c->problem ? next_link(c) : NULL,
+		      *made = c->status == 201 && c->problem ? x_asprintf("%s/%s", path, c->id)
+							     : NULL;
 	const struct http_field extra[] = {
 		{ "X-Request-Id", c->req_id },
-		{ c->next[0] ? "X-Next-Token" : NULL, c->next },
+		{ made		   ? "Location"
+		  : c->next[0] ? "X-Next-Token"
+				   : NULL,
+		  made ? made : c->next },
+		{ link ? "Link" : NULL, link },
 		{ NULL, NULL },
 	};
 	const struct http_head *h = http_req_head(c->req);
@@ -155,8 +229,11 @@ static void answer(struct call *c)
 	log_info("control request", F_REQ(c->req_id), F_STR("tenant", c->tenant),
 		 F_STR("method", h->method), F_STR("path", c->route->path), F_STR("sandbox", c->id),
 		 F_INT("status", c->status), F_INT("ms", clock_mono_ms() - c->start_ms));
-	http_req_answer(c->req, c->status, extra, c->text ? "application/json" : NULL, c->text,
-			c->text ? strlen(c->text) : 0);
+	http_req_answer(c->req, c->status, extra,
+			!c->text  ? NULL
+			: c->type ? c->type
+				  : "application/json",
+			c->text, c->text ? strlen(c->text) : 0);
 }
 
 static void work_done(void *arg)
@@ -213,7 +290,9 @@ static void on_authorised(struct call *c)
 {
 	struct err e = { 0 };
 
-	if (!c->route->run) {
+	if (c->problem && check_v1(c, &e) < 0) {
+		call_error(c, &e);
+	} else if (!c->route->run) {
 		err_set_code(&e, -ENOSYS, "not-built-yet",
 			     "This part of E2B's API is not built yet: %s.", c->route->path);
 		call_error(c, &e);
@@ -244,8 +323,13 @@ void control_handle(struct call *c)
 	struct err e = { 0 };
 
 	c->target = x_strdup(http_req_head(c->req)->target);
-	if (take_once_key(c, &e) < 0)
+	if (c->route->flags & CONTROL_OPEN) {
+		if (check_v1(c, &c->err) == 0)
+			c->route->run(c, NULL);
+		work_done(c);
+	} else if (take_once_key(c, &e) < 0) {
 		call_error(c, &e);
-	else
+	} else {
 		auth_check(c, on_authorised);
+	}
 }

@@ -19,9 +19,10 @@
 #define LIST_RUNNING_MAX 1000            /* GET /sandboxes knows no pages, so it has large ones */
 
 struct list_query {
+	bool native;                     /* ours under /v1, not E2B's */
 	const char *states;              /* for the store: names of observed states */
 	const char *const *params;       /* that are known; ends with NULL */
-	char *cursor, *template;
+	char *state, *cursor, *template;
 	json_t *metadata;                /* what a sandbox must have, NULL = nothing */
 	bool newest_first;
 	uint64_t limit, limit_max;
@@ -45,7 +46,7 @@ int query_only(const char *target, const char *const *known, struct err *e)
 
 		while (known[i] && !(strlen(known[i]) == n && strncmp(known[i], p, n) == 0))
 			i++;
-		if (n > 0 && (!known[i] || (seen >> i & 1)))
+		if ((n > 0 || *p == '=') && (!known[i] || (seen >> i & 1)))
 			return err_set_code(e, -EINVAL, "unknown-parameter",
 					    "The query parameter \"%.*s\" %s.",
 					    (int)(n < 100 ? n : 100), p,
@@ -103,6 +104,29 @@ static int take_states(const char *csv, struct list_query *q, struct err *e)
 	return 0;
 }
 
+/* Ours have all states, by their names; the store takes the list as it is. */
+static int take_native_states(const char *csv, struct list_query *q, struct err *e)
+{
+	char name[32];
+	enum life_state state;
+
+	for (const char *p = csv;; p++) {
+		size_t n = strcspn(p, ",");
+
+		str_format(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), p);
+		if (life_state_of(name, &state) < 0 || state == LIFE_NONE)
+			return err_set(e, -EINVAL,
+				       "The query parameter \"state\" is a list of states, such as "
+				       "running,stopped; \"%s\" is none.",
+				       name);
+		p += n;
+		if (!*p)
+			break;
+	}
+	q->states = csv;
+	return 0;
+}
+
 static int take_order(const char *order, struct list_query *q, struct err *e)
 {
 	if (!str_eq(order, "asc") && !str_eq(order, "desc"))
@@ -111,13 +135,13 @@ static int take_order(const char *order, struct list_query *q, struct err *e)
 	return 0;
 }
 
-/* n bytes that are encoded twice. NULL: malformed. */
-static char *decode_twice(const char *p, size_t n)
+/* n bytes that are encoded so many times. NULL: malformed. */
+static char *decode(const char *p, size_t n, unsigned times)
 {
 	char *s = x_alloc(n + 1);
 	int r = str_pct_decode(s, n + 1, p, n, true);
 
-	if (r >= 0)
+	if (r >= 0 && times > 1)
 		r = str_pct_decode(s, n + 1, s, strlen(s), true);
 	if (r >= 0 && str_utf8_ok(s, strlen(s)))
 		return s;
@@ -126,18 +150,23 @@ static char *decode_twice(const char *p, size_t n)
 }
 
 /*
- * "k=v&k2=v2". E2B's clients encode three times: each name and value, the pairs, the query. The
- * last one is off already.
+ * "k=v&k2=v2". E2B's clients encode three times: each name and value, the pairs, the query; ours
+ * twice, not the pairs. The last one is off already.
  */
 int list_filter_parse(const char *filter, json_t **ret, struct err *e)
+{
+	return list_filter_take(filter, 2, ret, e);
+}
+
+int list_filter_take(const char *filter, unsigned times, json_t **ret, struct err *e)
 {
 	json_t *o = json_object();
 
 	for (const char *p = filter; *p;) {
 		size_t n = strcspn(p, "&"), key_len = strcspn(p, "=&");
 		const char *v = p + key_len + (p[key_len] == '=');
-		autofree char *key = decode_twice(p, key_len),
-			      *value = decode_twice(v, n - (size_t)(v - p));
+		autofree char *key = decode(p, key_len, times),
+			      *value = decode(v, n - (size_t)(v - p), times);
 
 		if (!key || !value || (n > 0 && key_len == n)) {
 			json_decref(o);
@@ -155,13 +184,13 @@ int list_filter_parse(const char *filter, json_t **ret, struct err *e)
 
 static int parse_query(const char *target, struct list_query *q, struct err *e)
 {
-	autofree char *state = NULL, *after = NULL, *order = NULL, *metadata = NULL;
+	autofree char *after = NULL, *order = NULL, *metadata = NULL;
 	int r = query_only(target, q->params, e);
 
 	if (r == 0)
 		r = query_take(target, "metadata", &metadata, e);
 	if (r == 0)
-		r = query_take(target, "state", &state, e);
+		r = query_take(target, "state", &q->state, e);
 	if (r == 0)
 		r = query_take(target, "startedAfter", &after, e);
 	if (r == 0)
@@ -173,9 +202,9 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 	if (r == 0)
 		r = query_number(target, "limit", 1, q->limit_max, &q->limit, e);
 	if (r == 0 && metadata)
-		r = list_filter_parse(metadata, &q->metadata, e);
-	if (r == 0 && state)
-		r = take_states(state, q, e);
+		r = list_filter_take(metadata, q->native ? 1 : 2, &q->metadata, e);
+	if (r == 0 && q->state)
+		r = q->native ? take_native_states(q->state, q, e) : take_states(q->state, q, e);
 	if (r == 0 && order)
 		r = take_order(order, q, e);
 	if (r == 0 && after && clock_parse_iso(after, &q->started_after_ms) < 0)
@@ -186,6 +215,7 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 
 static void query_done(struct list_query *q)
 {
+	free(q->state);
 	free(q->cursor);
 	free(q->template);
 	json_decref(q->metadata);
@@ -302,8 +332,8 @@ void run_list_v1(struct call *c, struct store *s)
 	list(c, s, &q);
 }
 
-static const char *const list_params[] = { "metadata", "state", "startedAfter", "template",
-					   "order",    "limit", "nextToken",	NULL };
+const char *const list_params[] = { "metadata", "state", "startedAfter", "template",
+				    "order",	"limit", "nextToken",	 NULL };
 
 void run_list_v2(struct call *c, struct store *s)
 {
@@ -319,7 +349,8 @@ void run_list_v2(struct call *c, struct store *s)
 
 void run_v1_list(struct call *c, struct store *s)
 {
-	struct list_query q = { .params = list_params,
+	struct list_query q = { .native = true,
+				.params = list_params,
 				.newest_first = true,
 				.limit = LIST_LIMIT_MAX,
 				.limit_max = LIST_LIMIT_MAX,

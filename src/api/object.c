@@ -133,9 +133,21 @@ json_t *object_v1(struct api *a, const struct store_sandbox *b)
 		put_time(o, "startedAt", b->started_ms);
 	if (b->end_ms)
 		put_time(o, "endAt", b->end_ms);
+	json_object_set_new(o, "timeoutSeconds", json_integer(b->timeout_ms / 1000));
+	json_object_set_new(o, "onTimeout", json_string(b->end_pauses ? "pause" : "kill"));
+	json_object_set_new(o, "autoResume", json_boolean(b->auto_resume));
 	json_object_set_new(o, "cpuCount", json_integer((json_int_t)b->vcpus));
-	json_object_set_new(o, "memoryMB", json_integer((json_int_t)b->memory_mib));
-	json_object_set_new(o, "diskMB", json_integer((json_int_t)b->disk_mib));
+	json_object_set_new(o, "memoryMiB", json_integer((json_int_t)b->memory_mib));
+	json_object_set_new(o, "diskMiB", json_integer((json_int_t)b->disk_mib));
 	json_object_set_new(o, "metadata", map_of(b->metadata));
 	return o;
+}
+
+void object_v1_access(struct api *a, json_t *o, const struct store_sandbox *b)
+{
+	char token[TOKEN_TEXT_MAX];
+
+	token_make(keys_token(a), b->id, token);
+	json_object_set_new(o, "accessToken", json_string(token));
+	json_object_set_new(o, "domain", json_string(a->domain));
 }

@@ -38,6 +38,7 @@ static const struct err_class {
 	{ E2BIG, 413, "too-large" },
 	{ EFBIG, 413, "too-large" },
 	{ EMSGSIZE, 413, "too-large" },
+	{ EMEDIUMTYPE, 415, "unsupported-media-type" },
 	{ EREMCHG, 421, "misdirected" },
 	{ EUSERS, 429, "limit-reached" },
 	{ ENOSYS, 501, "not-implemented" },

@@ -16,12 +16,14 @@ static int answer_error(const struct http_answer *a, struct err *e)
 {
 	json_error_t je;
 	json_t *v = json_loadb(a->body ? a->body : "", a->body_len, 0, &je);
-	const char *message = NULL, *code = NULL;
+	const char *message = NULL, *code = NULL;     /* E2B's form, or a problem (RFC 9457) */
 	int num = a->head.status == 404 ? -ENOENT : a->head.status == 401 ? -EACCES : -EREMOTEIO;
 
 	if (v) {
-		message = json_string_value(json_object_get(v, "message"));
-		code = json_string_value(json_object_get(v, "error_code"));
+		message = json_string_value(json_object_get(v, "message"))
+				  ?: json_string_value(json_object_get(v, "detail"));
+		code = json_string_value(json_object_get(v, "error_code"))
+			       ?: json_string_value(json_object_get(v, "code"));
 	}
 	if (a->head.status == 401)
 		err_set_code(e, num, "unauthorized", "the API refused the key: %s",

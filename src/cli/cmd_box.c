@@ -237,10 +237,8 @@ int cmd_logs(struct cli *c, int argc, char **argv)
 		cli_print_json(answer);
 	} else {
 		json_array_foreach(json_object_get(answer, "events"), i, ev) {
-			char when[CLOCK_ISO_LEN];
-
-			clock_iso(when, json_integer_value(json_object_get(ev, "t")));
-			printf("%s ", when);
+			cli_print_safe(text_of(ev, "time"));
+			putchar(' ');
 			cli_print_safe(text_of(ev, "text"));
 			putchar('\n');
 		}

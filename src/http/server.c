@@ -250,14 +250,32 @@ static void error_json(struct buf *b, int status, const char *message)
 /* For what goes wrong before there is a request, or while its body is read: answers and closes. */
 static void peer_refuse(struct peer *p, int status, const char *message)
 {
+	const struct http_server_conf *c = &p->server->conf;
 	struct buf b;
+	struct http_refusal f = { .req = p->req,
+				  .status = status,
+				  .message = message,
+				  .body = &b,
+				  .content_type = "application/json" };
 
 	buf_init(&b, ERROR_BODY_MAX);
-	error_json(&b, status, message);
+	if (!p->req) {
+		f.seen = buf_data(conn_in(p->conn));
+		f.seen_len = buf_len(conn_in(p->conn));
+	}
+	if (c->refuse)
+		c->refuse(&f, c->arg);
+	if (buf_len(&b) == 0)
+		error_json(&b, status, message);
+	const struct http_field extra[] = {
+		{ f.request_id[0] ? "X-Request-Id" : NULL, f.request_id },
+		{ NULL, NULL },
+	};
 	p->close = true;
 	peer_write(p,
 		   &(struct answer) { .status = status,
-				      .content_type = "application/json",
+				      .extra = extra,
+				      .content_type = f.content_type,
 				      .body = buf_data(&b),
 				      .len = buf_len(&b) },
 		   p->req ? &p->req->head : NULL);

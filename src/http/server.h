@@ -18,6 +18,17 @@
 struct http_server;
 struct http_req;
 
+/* An answer that the server gives by itself, because no handler can: see http_server_conf.refuse. */
+struct http_refusal {
+	struct http_req *req;            /* NULL: its head is not whole or malformed */
+	const char *seen; size_t seen_len;       /* of the head then; any bytes, maybe none */
+	int status;
+	const char *message;
+	struct buf *body;                /* to fill; empty: JSON as of http_req_error */
+	const char *content_type;
+	char request_id[65];             /* "": none is said */
+};
+
 struct http_server_conf {
 	int head_timeout_ms;             /* for a whole head, from its first byte (slowloris) */
 	int idle_timeout_ms;             /* between requests; and for each piece of a body or answer that makes no progress */
@@ -35,6 +46,11 @@ struct http_server_conf {
 	 * taken, server freed): the place to give up http_req_user. May be NULL.
 	 */
 	void (*end)(struct http_req *r, void *arg);
+	/*
+	 * The body of an answer of the server's own (malformed, too large, too late), the 503 over
+	 * max_conns excepted: that one is given before anything was read. May be NULL.
+	 */
+	void (*refuse)(struct http_refusal *f, void *arg);
 	void *arg;
 };
 
