@@ -140,14 +140,11 @@ ssize_t fd_read_full(int fd, void *p, size_t n, int timeout_ms)
 	return (ssize_t)got;
 }
 
-int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len)
+static int read_whole(int fd, size_t max, char **ret, size_t *ret_len)
 {
-	autoclose int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	autofree char *text = NULL;
 	size_t len = 0, cap = 0;
 
-	if (fd < 0)
-		return -errno;
 	for (;;) {
 		ssize_t r;
 
@@ -173,6 +170,23 @@ int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *re
 	if (ret_len)
 		*ret_len = len;
 	return 0;
+}
+
+int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len)
+{
+	autoclose int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+
+	return fd < 0 ? -errno : read_whole(fd, max, ret, ret_len);
+}
+
+int fd_read_regular(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len)
+{
+	autoclose int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	return S_ISREG(st.st_mode) ? read_whole(fd, max, ret, ret_len) : -EINVAL;
 }
 
 static int fd_fill_file(int fd, const char *p, size_t n, mode_t mode)

@@ -21,6 +21,11 @@ ssize_t fd_read_full(int fd, void *p, size_t n, int timeout_ms);       /* bytes 
  * errno.
  */
 int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len);
+/*
+ * The same where others may have put anything under that name: -EINVAL for what is no regular file
+ * (opening a FIFO for reading waits for its writer).
+ */
+int fd_read_regular(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len);
 /* Atomic: temporary name, write, fsync, rename, fsync of the folder. */
 int fd_write_file(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
 int fd_openat_beneath(int dirfd, const char *path, int flags, mode_t mode);   /* openat2, RESOLVE_BENEATH|NO_SYMLINKS */

@@ -63,6 +63,15 @@ static void test_files(void **state)
 	assert_int_equal(n, 6);
 	assert_string_equal(text, "world!");
 	assert_int_equal(fd_read_file(dir_fd, "none", 6, &text, &n), -ENOENT);
+	free(TAKE(text));
+	assert_int_equal(fd_read_regular(dir_fd, "file", 6, &text, &n), 0);
+	assert_string_equal(text, "world!");
+	assert_int_equal(fd_read_regular(dir_fd, "none", 6, &text, &n), -ENOENT);
+	assert_int_equal(fd_read_regular(dir_fd, ".", 6, &text, &n), -EINVAL);
+	/* Would wait for a writer. */
+	assert_int_equal(mkfifoat(dir_fd, "fifo", 0600), 0);
+	assert_int_equal(fd_read_regular(dir_fd, "fifo", 6, &text, &n), -EINVAL);
+	assert_int_equal(unlinkat(dir_fd, "fifo", 0), 0);
 	assert_int_equal(fd_write_file(dir_fd, "no/file", "x", 1, 0600), -ENOENT);
 }
 

@@ -95,11 +95,11 @@ int user_parse(char *passwd, char *group, const char *name, struct user *ret)
 int user_find(const char *name, struct user *ret)
 {
 	autofree char *passwd = NULL, *group = NULL;
-	int r = fd_read_file(AT_FDCWD, "/etc/passwd", USERS_FILE_MAX, &passwd, NULL);
+	int r = fd_read_regular(AT_FDCWD, "/etc/passwd", USERS_FILE_MAX, &passwd, NULL);
 
 	if (r < 0)
 		return -ENOENT;
-	if (fd_read_file(AT_FDCWD, "/etc/group", USERS_FILE_MAX, &group, NULL) < 0)
+	if (fd_read_regular(AT_FDCWD, "/etc/group", USERS_FILE_MAX, &group, NULL) < 0)
 		group = NULL;
 	return user_parse(passwd, group, name, ret);
 }
@@ -121,7 +121,7 @@ static void id_table_load(struct id_table *t, const char *path)
 {
 	char *save, *line, *f[GROUP_FIELDS];
 
-	if (fd_read_file(AT_FDCWD, path, USERS_FILE_MAX, &t->text, NULL) < 0) {
+	if (fd_read_regular(AT_FDCWD, path, USERS_FILE_MAX, &t->text, NULL) < 0) {
 		t->text = NULL;
 		return;
 	}
