@@ -49,6 +49,7 @@ const struct route routes_control[] = {
 	/* Between the node's services and the guest only. */
 	{ NULL, "/init", WRITE, false, true },
 	{ NULL, "/prepare", WRITE, false, true },
+	{ NULL, "/activity", READ, false, true },
 	{ NULL, "/shutdown", WRITE, false, true },
 	{ NULL, "/freeze", WRITE, false, true },
 	{ NULL, "/unfreeze", WRITE, false, true },

@@ -49,6 +49,7 @@ static void test_host_only(void **state)
 		"/init",
 		"/init?x=1",
 		"/prepare",
+		"/activity",
 		"/shutdown",
 		"/freeze",
 		"/unfreeze",

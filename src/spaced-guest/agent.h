@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/secret.h"
 #include "mux/mux.h"
+#include "spaced-guest/activity.h"
 #include "spaced-guest/decode.h"
 #include "spaced-guest/ev.h"
 #include "spaced-guest/users.h"
@@ -41,7 +42,9 @@ struct agent {
 	struct envs envs;                        /* global environment */
 	bool boot_id_mounted;
 	unsigned stages;                         /* of uploads, see sink.h */
-	uint64_t cpu_busy, cpu_all;              /* at the last /metrics, clock ticks */
+	uint64_t cpu_busy, cpu_all;              /* at the last sample for /metrics, clock ticks */
+	double cpu_pct;                          /* of that sample */
+	struct activity activity;
 };
 
 #endif

@@ -9,11 +9,9 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "spaced-guest/envelope.h"
 #include "spaced-guest/text.h"
 
-#define ENVELOPE_BYTES 5
-#define FLAG_COMPRESSED 1
-#define FLAG_END 2
 #define UNARY_TYPE "application/json"
 #define STREAM_TYPE "application/connect+json"
 #define KEEPALIVE_DEFAULT_S 90
@@ -57,6 +55,7 @@ static const struct { int num; enum connect_code code; } by_errno[] = {
 	{ -ENOSPC, CONNECT_RESOURCE_EXHAUSTED },
 	{ -EDQUOT, CONNECT_RESOURCE_EXHAUSTED },
 	{ -EAGAIN, CONNECT_RESOURCE_EXHAUSTED },
+	{ -EMSGSIZE, CONNECT_RESOURCE_EXHAUSTED },
 	{ -ENOMEM, CONNECT_RESOURCE_EXHAUSTED },
 	{ -EPIPE, CONNECT_FAILED_PRECONDITION },
 	{ -ENOTEMPTY, CONNECT_FAILED_PRECONDITION },
@@ -132,7 +131,7 @@ static void end_with(struct req *r, enum connect_code code, const char *msg)
 	buf_puts(&b, "}");
 	if (!r->answered)
 		connect_begin(r);
-	put_envelope(r, FLAG_END, buf_data(&b), buf_len(&b));
+	put_envelope(r, ENVELOPE_END, buf_data(&b), buf_len(&b));
 	buf_done(&b);
 	req_finish(r);
 }
@@ -171,20 +170,42 @@ void connect_fail_err(struct req *r, const struct err *e)
 	connect_fail(r, connect_code_of(e->num), "%s", e->text);
 }
 
-bool connect_stream(struct req *r, const char *body, size_t n, const char **ret_msg, size_t *ret_n)
+bool connect_stream_head(struct req *r)
 {
-	uint32_t be;
+	const char *encoding = http_get(&r->head, "Connect-Content-Encoding");
+	const char *timeout = http_get(&r->head, "Connect-Timeout-Ms");
+	uint64_t ms;
 
 	if (!has_type(r, STREAM_TYPE)) {
 		req_error(r, 415, "the content type must be " STREAM_TYPE);
 		return false;
 	}
+	if (encoding && !str_ieq(encoding, "identity")) {
+		connect_fail(r, CONNECT_UNIMPLEMENTED,
+			     "the Connect-Content-Encoding must be identity");
+		return false;
+	}
+	if (timeout && str_to_u64(timeout, TIMEOUT_MAX_MS, &ms) < 0) {
+		connect_fail(r, CONNECT_INVALID_ARGUMENT,
+			     "Connect-Timeout-Ms must be a number of milliseconds, at most %lld",
+			     (long long)TIMEOUT_MAX_MS);
+		return false;
+	}
+	return true;
+}
+
+bool connect_stream(struct req *r, const char *body, size_t n, const char **ret_msg, size_t *ret_n)
+{
+	uint32_t be;
+
+	if (!connect_stream_head(r))
+		return false;
 	if (n < ENVELOPE_BYTES) {
 		connect_fail(r, CONNECT_INVALID_ARGUMENT, "the message is cut short");
 		return false;
 	}
 	memcpy(&be, body + 1, sizeof(be));
-	if (body[0] & FLAG_COMPRESSED) {
+	if (body[0] & ENVELOPE_COMPRESSED) {
 		connect_fail(r, CONNECT_UNIMPLEMENTED, "compressed messages are not accepted");
 		return false;
 	}
@@ -247,7 +268,7 @@ void connect_end(struct req *r)
 {
 	if (r->finished)
 		return;
-	put_envelope(r, FLAG_END, "{}", 2);
+	put_envelope(r, ENVELOPE_END, "{}", 2);
 	req_finish(r);
 }
 

@@ -42,7 +42,9 @@ void connect_fail(struct req *r, enum connect_code code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void connect_fail_err(struct req *r, const struct err *e);       /* code from e->num */
 
-/* Stream: finds the one message in the body; false = answered. */
+/* Stream: checks type, encoding and time-out of the request's head; false = answered. */
+bool connect_stream_head(struct req *r);
+/* The same, and finds the one message in the body; false = answered. */
 bool connect_stream(struct req *r, const char *body, size_t n, const char **ret_msg, size_t *ret_n);
 void connect_begin(struct req *r);                               /* the answer's head */
 void connect_event(struct req *r, const char *json, size_t n);
@@ -56,7 +58,7 @@ void connect_end(struct req *r);
 void connect_end_error(struct req *r, enum connect_code code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Connect-Timeout-Ms; 0 = absent. Malformed or over a year: 0. */
+/* Connect-Timeout-Ms; 0 = absent. (Malformed or over a year: 0; streams refuse those before.) */
 int64_t connect_timeout_ms(struct req *r);
 int64_t connect_keepalive_ms(struct req *r);     /* Keepalive-Ping-Interval in seconds, default 90 */
 

@@ -264,23 +264,27 @@ int decode_selector(const char *body, size_t n, struct selector *ret, struct err
 	return r;
 }
 
-static int input_from(const json_t *j, struct input_req *ret, struct err *e)
+static int input_data_from(const json_t *j, struct input_req *ret, struct err *e)
 {
-	const json_t *in, *v;
-	int r = selector_from(j, &ret->sel, e);
+	const json_t *in, *v, *pty;
+	int r = get_object(j, "input", true, &in, e);
 
-	if (r == 0)
-		r = get_object(j, "input", true, &in, e);
 	if (r < 0)
 		return r;
 	v = get(in, "stdin");
-	if (!v) {
-		v = get(in, "pty");
-		ret->pty = true;
-	}
-	if (!v)
-		return err_set(e, -EINVAL, "'input' must have stdin or pty");
-	return get_base64(v, ret->pty ? "pty" : "stdin", DECODE_BODY_MAX, &ret->data, &ret->n, e);
+	pty = get(in, "pty");
+	if (!v == !pty)
+		return err_set(e, -EINVAL, "'input' must have either stdin or pty");
+	ret->pty = pty;
+	return get_base64(v ? v : pty, v ? "stdin" : "pty", DECODE_BODY_MAX, &ret->data, &ret->n,
+			  e);
+}
+
+static int input_from(const json_t *j, struct input_req *ret, struct err *e)
+{
+	int r = selector_from(j, &ret->sel, e);
+
+	return r < 0 ? r : input_data_from(j, ret, e);
 }
 
 int decode_input(const char *body, size_t n, struct input_req *ret, struct err *e)
@@ -296,6 +300,46 @@ void input_req_done(struct input_req *r)
 {
 	free(r->data);
 	r->data = NULL;
+}
+
+static int stream_input_from(const json_t *j, enum stream_input *ret_what, struct input_req *ret,
+			     struct err *e)
+{
+	const json_t *start, *data, *ping;
+	int r;
+
+	if ((r = get_object(j, "start", false, &start, e)) < 0 ||
+	    (r = get_object(j, "data", false, &data, e)) < 0 ||
+	    (r = get_object(j, "keepalive", false, &ping, e)) < 0)
+		return r;
+	if (!!start + !!data + !!ping != 1)
+		return err_set(e, -EINVAL,
+			       "a message must have one of 'start', 'data' and 'keepalive'");
+	*ret_what = start  ? STREAM_INPUT_START
+		    : data ? STREAM_INPUT_DATA
+			   : STREAM_INPUT_KEEPALIVE;
+	if (start)
+		return selector_from(start, &ret->sel, e);
+	return data ? input_data_from(data, ret, e) : 0;
+}
+
+int decode_stream_input(const char *body, size_t n, enum stream_input *ret_what,
+			struct input_req *ret, struct err *e)
+{
+	json_t *j = parse(body, n, e);
+	int r = j ? stream_input_from(j, ret_what, ret, e) : -EINVAL;
+
+	json_decref(j);
+	return r;
+}
+
+int decode_nothing(const char *body, size_t n, struct err *e)
+{
+	json_t *j = parse(body, n, e);
+	int r = j ? 0 : -EINVAL;
+
+	json_decref(j);
+	return r;
 }
 
 static const struct { const char *name; int number; } signals[] = {

@@ -44,6 +44,13 @@ struct input_req { struct selector sel; bool pty; uint8_t *data; size_t n; };
 int decode_input(const char *body, size_t n, struct input_req *ret, struct err *e);
 void input_req_done(struct input_req *r);
 
+/* One message of StreamInput. input: the selector of a START, the bytes of a DATA. */
+enum stream_input { STREAM_INPUT_START, STREAM_INPUT_DATA, STREAM_INPUT_KEEPALIVE };
+int decode_stream_input(const char *body, size_t n, enum stream_input *ret_what,
+			struct input_req *ret, struct err *e);
+
+int decode_nothing(const char *body, size_t n, struct err *e);   /* an object without known fields */
+
 struct signal_req { struct selector sel; int sig; };
 int decode_signal(const char *body, size_t n, struct signal_req *ret, struct err *e);
 

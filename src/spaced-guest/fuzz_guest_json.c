@@ -1,9 +1,13 @@
-/* Every decoder of a request body, and the multipart parser, with the same bytes. */
+/*
+ * Every decoder of a request body, the multipart parser, and the envelopes of a client stream, with
+ * the same bytes.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "spaced-guest/decode.h"
+#include "spaced-guest/envelope.h"
 #include "spaced-guest/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -48,6 +52,49 @@ static void rpcs(const char *p, size_t n)
 	init_req_done(init);
 	free(init);
 	decode_prepare(p, n, &warm, &e);
+	decode_nothing(p, n, &e);
+}
+
+static void message(const char *p, size_t n)
+{
+	struct input_req input = { 0 };
+	enum stream_input what;
+	struct err e;
+
+	if (decode_stream_input(p, n, &what, &input, &e) == 0 && what == STREAM_INPUT_KEEPALIVE &&
+	    input.data)
+		abort();
+	input_req_done(&input);
+}
+
+#define STREAM_MAX 1000
+#define STREAM_BEHIND 64
+
+/* In pieces of `piece` bytes; how many messages. Never more is kept than was promised. */
+static size_t stream(const char *p, size_t n, size_t piece)
+{
+	struct envelopes s;
+	size_t messages = 0, len;
+	const char *msg;
+	struct err e;
+	int r = 0;
+
+	envelopes_init(&s, STREAM_MAX, STREAM_BEHIND);
+	for (size_t at = 0; at < n && r >= 0; at += piece) {
+		if (envelopes_put(&s, p + at, n - at < piece ? n - at : piece) < 0)
+			abort();
+		while ((r = envelopes_next(&s, &msg, &len, &e)) > 0) {
+			if (len > STREAM_MAX)
+				abort();
+			message(msg, len);
+			envelopes_take(&s, len);
+			messages++;
+		}
+	}
+	if (r == 0 && n == 0 && !envelopes_empty(&s))
+		abort();
+	envelopes_done(&s);
+	return messages;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -56,6 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct multipart *m;
 
 	rpcs((const char *)data, size);
+	if (stream((const char *)data, size, 1) != stream((const char *)data, size, STREAM_BEHIND))
+		abort();
 	m = multipart_new("multipart/form-data; boundary=b", &ops, NULL);
 	for (size_t i = 0; i < size && multipart_feed(m, (const char *)data + i, 1) == 0; i++)
 		;

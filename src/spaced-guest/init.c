@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "spaced-guest/cgroup.h"
+#include "spaced-guest/metrics.h"
 #include "spaced-guest/network.h"
 #include "spaced-guest/process.h"
 #include "spaced-guest/spawn.h"
@@ -39,11 +40,18 @@
  */
 static int put_file(const char *path, const char *text, mode_t mode)
 {
-	autoclose int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
+	const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+	autoclose int fd = open(path, flags, mode);
 	size_t n = strlen(text);
 	struct stat st;
 	int r;
 
+	/* The user may have put anything there (a FIFO would keep us waiting): it is replaced. */
+	if (fd < 0 ? errno == ELOOP || errno == ENXIO : fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+		fd_close(TAKE_FD(fd));
+		if (unlink(path) == 0)
+			fd = open(path, flags | O_EXCL, mode);
+	}
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
 	if ((st.st_mode & 07777) != mode && fchmod(fd, mode) < 0)
@@ -124,7 +132,7 @@ static int set_hostname(struct agent *a, const struct init_req *q, struct err *e
 	if (sethostname(q->hostname, strlen(q->hostname)) < 0)
 		return err_errno(e, -errno, "cannot set the host name");
 	r = put_file("/etc/hostname", line, 0644);
-	if (fd_read_file(AT_FDCWD, "/etc/hosts", HOSTS_MAX, &old, NULL) < 0)
+	if (fd_read_regular(AT_FDCWD, "/etc/hosts", HOSTS_MAX, &old, NULL) < 0)
 		old = x_strdup("127.0.0.1\tlocalhost\n");
 	hosts = init_hosts_text(old, q->hostname);
 	if (r == 0 && !str_eq(old, hosts))
@@ -276,6 +284,9 @@ void init_handle(struct req *r, const char *body, size_t n)
 		} else {
 			take_over(a, &q);
 			cgroups_freeze_all(a->cgroups, false);
+			activity_note(a, ACTIVITY_INIT);
+			metrics_sample(a);
+			a->cpu_pct = 0;
 			log_info("initialised", F_REQ(r->id), F_STR("sandbox", a->sandbox),
 				 F_UINT("generation", q.generation));
 			req_answer(r, 204, NULL, NULL, 0);

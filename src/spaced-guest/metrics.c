@@ -13,6 +13,7 @@
 
 #define PROC_MAX (64 << 10)
 #define CPU_FIELDS 8 /* user nice system idle iowait irq softirq steal (proc(5)) */
+#define CPU_TICKS_MIN 25 /* of all processors, 10 ms each */
 #define MIB (1024 * 1024)
 
 static uint64_t meminfo(const char *text, const char *name)
@@ -22,15 +23,15 @@ static uint64_t meminfo(const char *text, const char *name)
 	return p ? 1024 * strtoull(p + strlen(name), NULL, 10) : 0;
 }
 
-static double cpu_used_pct(struct agent *a)
+void metrics_sample(struct agent *a)
 {
 	autofree char *text = NULL;
-	uint64_t all = 0, idle = 0, busy, d_all, d_busy;
+	uint64_t all = 0, idle = 0, busy;
 	char *p;
 
 	if (fd_read_file(AT_FDCWD, "/proc/stat", PROC_MAX, &text, NULL) < 0 ||
 	    strncmp(text, "cpu ", 4) != 0)
-		return 0;
+		return;
 	p = text + 4;
 	for (int i = 0; i < CPU_FIELDS; i++) {
 		uint64_t v = strtoull(p, &p, 10);
@@ -40,11 +41,12 @@ static double cpu_used_pct(struct agent *a)
 			idle += v;
 	}
 	busy = all - idle;
-	d_all = all - a->cpu_all;
-	d_busy = busy - a->cpu_busy;
+	/* Two calls in a short time would compare a few ticks, or none. */
+	if (all - a->cpu_all < CPU_TICKS_MIN)
+		return;
+	a->cpu_pct = 100.0 * (double)(busy - a->cpu_busy) / (double)(all - a->cpu_all);
 	a->cpu_all = all;
 	a->cpu_busy = busy;
-	return d_all ? 100.0 * (double)d_busy / (double)d_all : 0;
 }
 
 void metrics_handle(struct req *r, const char *body, size_t n)
@@ -61,15 +63,17 @@ void metrics_handle(struct req *r, const char *body, size_t n)
 	cache = meminfo(mem, "\nCached:");
 	statvfs("/", &vfs);
 	disk = (uint64_t)vfs.f_blocks * vfs.f_frsize;
+	metrics_sample(r->a);
 	buf_init(&b, 1024);
 	buf_putf(&b, "{\"ts\":%" PRId64 ",\"cpu_count\":%ld,\"cpu_used_pct\":%.2f,",
-		 clock_wall_ms() / 1000, sysconf(_SC_NPROCESSORS_ONLN), cpu_used_pct(r->a));
+		 clock_wall_ms() / 1000, sysconf(_SC_NPROCESSORS_ONLN), r->a->cpu_pct);
 	buf_putf(&b,
 		 "\"mem_total\":%" PRIu64 ",\"mem_used\":%" PRIu64 ",\"mem_cache\":%" PRIu64 ",",
 		 total, total - avail, cache);
 	buf_putf(&b, "\"mem_total_mib\":%" PRIu64 ",\"mem_used_mib\":%" PRIu64 ",", total / MIB,
 		 (total - avail) / MIB);
-	buf_putf(&b, "\"disk_used\":%" PRIu64 ",\"disk_total\":%" PRIu64 "}",
-		 disk - (uint64_t)vfs.f_bfree * vfs.f_frsize, disk);
+	buf_putf(&b, "\"disk_used\":%" PRIu64 ",\"disk_total\":%" PRIu64
+		     ",\"idle_ms\":%" PRId64 "}",
+		 disk - (uint64_t)vfs.f_bfree * vfs.f_frsize, disk, activity_idle_ms(r->a));
 	req_answer_buf(r, 200, "application/json", &b);
 }

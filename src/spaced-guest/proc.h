@@ -1,6 +1,6 @@
 /*
  * Inside of process.Process: the record of a command, shared by process.c (its life),
- * process_start.c and process_rpc.c.
+ * process_start.c, process_input.c and process_rpc.c.
  */
 #ifndef GUEST_PROC_H
 #define GUEST_PROC_H
@@ -24,9 +24,13 @@ struct source {                                  /* stdout, stderr or the termin
 	size_t left;                             /* after the exit: bytes still owed */
 };
 
+struct instream;
+
+/* Bytes that wait for a stdin or a terminal: of a SendInput, or one message of a StreamInput. */
 struct input {
 	struct list node;
-	struct req *r;                           /* answered when all is written; NULL = left */
+	struct req *r;                           /* SendInput, answered when all is written; NULL = left */
+	struct instream *stream;                 /* StreamInput; NULL = left */
 	struct input_req q;
 	size_t off;
 };
@@ -45,6 +49,7 @@ struct proc {
 	struct agent *a;
 	enum proc_state state;
 	pid_t pid;
+	uint64_t serial;                         /* unlike pid and tag never used again */
 	char *tag, *config, *name;
 	uint64_t cgroup;
 	bool pty, exited, expired, killed;
@@ -69,6 +74,7 @@ struct procs {
 	struct agent *a;
 	struct list list;
 	unsigned n;
+	uint64_t serials;
 	struct ev_timer again;
 	char chunk[CONNECT_CHUNK];
 };
@@ -78,13 +84,17 @@ struct proc *proc_new(struct agent *a, const char *name, const char *tag, const 
 void proc_free(struct proc *p);
 void proc_kill(struct proc *p);                  /* SIGKILL to the whole cgroup */
 void watch_close(struct agent *a, struct ev_watch *w);
-void inputs_fail(struct proc *p, enum connect_code code, const char *text);      /* answers what waits, closes stdin */
 struct reader *reader_new(struct proc *p, struct req *r, bool starter);
 void reader_free(struct reader *rd);
 void reader_event(struct reader *rd, const char *json);
 void reader_start_event(struct reader *rd);
 
 /* process_rpc.c */
+/* NULL = answered. A running one is found before an ended one with the same tag or number. */
+struct proc *proc_find_or_fail(struct req *r, const struct selector *sel, bool ended_too);
+
+/* process_input.c */
 void proc_on_input(struct ev_watch *w, uint32_t events);
+void inputs_fail(struct proc *p, enum connect_code code, const char *text);      /* answers what waits, closes stdin */
 
 #endif

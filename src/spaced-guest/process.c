@@ -63,23 +63,6 @@ void watch_close(struct agent *a, struct ev_watch *w)
 	w->fd = -1;
 }
 
-void inputs_fail(struct proc *p, enum connect_code code, const char *text)
-{
-	while (!list_empty(&p->inputs)) {
-		struct input *in = CONTAINER_OF(p->inputs.next, struct input, node);
-
-		list_del(&in->node);
-		if (in->r) {
-			in->r->ops = NULL;
-			connect_fail(in->r, code, "%s", text);
-		}
-		input_req_done(&in->q);
-		free(in);
-	}
-	p->input_bytes = 0;
-	watch_close(p->a, &p->in);
-}
-
 void reader_free(struct reader *rd)
 {
 	rd->r->ops = NULL;
@@ -164,6 +147,29 @@ static void on_keep(struct ev_timer *t)
 	proc_sweep(p);
 }
 
+/*
+ * A shell that waits at its prompt is the foreground of its own terminal. What it runs there has a
+ * group of its own.
+ */
+static bool is_at_work(const struct proc *p)
+{
+	pid_t foreground;
+
+	if (p->state == PROC_ENDED || p->exited)
+		return false;
+	return !p->pty || p->master < 0 || ioctl(p->master, TIOCGPGRP, &foreground) < 0 ||
+	       foreground != p->pid;
+}
+
+unsigned procs_running(struct procs *ps)
+{
+	unsigned n = 0;
+
+	LIST_FOR(&ps->list, p, struct proc, node)
+		n += is_at_work(p);
+	return n;
+}
+
 /* ---- readers ---- */
 
 void reader_event(struct reader *rd, const char *json)
@@ -177,10 +183,11 @@ static void on_keepalive(struct ev_timer *t)
 	struct reader *rd = CONTAINER_OF(t, struct reader, keepalive);
 	int64_t idle = clock_mono_ms() - rd->last_ms;
 
-	if (idle >= rd->keepalive_ms) {
+	/* Who does not read what is there needs no sign of life. */
+	if (idle >= rd->keepalive_ms && buf_len(&rd->r->out) == 0)
 		reader_event(rd, "{\"event\":{\"keepalive\":{}}}");
+	if (idle >= rd->keepalive_ms)
 		idle = 0;
-	}
 	ev_timer_set(rd->p->a->ev, &rd->keepalive, rd->keepalive_ms - idle);
 }
 
@@ -388,6 +395,7 @@ static void proc_end(struct proc *p)
 {
 	p->state = PROC_ENDED;
 	p->end = end_event(p);
+	activity_note(p->a, ACTIVITY_COMMAND);
 	ev_timer_del(&p->deadline);
 	ev_timer_del(&p->quiet);
 	while (!list_empty(&p->readers)) {
@@ -569,6 +577,8 @@ struct proc *proc_new(struct agent *a, const char *name, const char *tag, const 
 	ev_timer_init(&p->keep, on_keep);
 	ev_timer_init(&p->quiet, on_quiet);
 	p->start_ms = clock_mono_ms();
+	p->serial = ++a->procs->serials;
+	activity_note(a, ACTIVITY_COMMAND);
 	str_copy(p->req_id, sizeof(p->req_id), req_id);
 	list_add_tail(&a->procs->list, &p->node);
 	a->procs->n++;

@@ -21,14 +21,21 @@
 #define PROCESS_MAX 1024                 /* commands that run, are kept, or whose children hold pipes; then resource_exhausted */
 #define PROCESS_KEEP_MS 30000
 #define PROCESS_READERS_MAX 64           /* of one command */
-#define PROCESS_INPUT_MAX (16 << 20)     /* bytes waiting for the stdin of one command */
+#define PROCESS_INPUT_MAX (16 << 20)     /* bytes waiting for the stdin of one command; then resource_exhausted */
 
 struct procs *procs_new(struct agent *a);
 void procs_free(struct procs *ps);               /* kills what runs */
 void procs_reap(struct procs *ps);               /* on SIGCHLD: also the orphans that came to us */
 void procs_kill_all(struct procs *ps);
+/*
+ * Commands whose first process has not exited; of terminals only those where something other than
+ * their first process has the foreground (docs/activity.md).
+ */
+unsigned procs_running(struct procs *ps);
 
-/* The environment of a command; `own` may be NULL. */
+/* What all commands have in common: E2B_* and what create and template say. */
+void process_global_envs(const struct agent *a, struct envs *ret);
+/* The environment of a command; `own` may be NULL. Later ones win: base, global, own. */
 void process_envs(const struct agent *a, const struct user *u, const struct envs *own,
 		  struct envs *ret);
 
@@ -36,6 +43,7 @@ void process_start(struct req *r, const char *body, size_t n);
 void process_connect(struct req *r, const char *body, size_t n);
 void process_list(struct req *r, const char *body, size_t n);
 void process_send_input(struct req *r, const char *body, size_t n);
+void process_stream_input(struct req *r);        /* from the head on */
 void process_close_stdin(struct req *r, const char *body, size_t n);
 void process_send_signal(struct req *r, const char *body, size_t n);
 void process_update(struct req *r, const char *body, size_t n);

@@ -1,9 +1,6 @@
-/* Connect, List, SendInput, CloseStdin, SendSignal, Update: calls about a command that is there. */
-#include <errno.h>
+/* Connect, List, SendSignal, Update: calls about a command that is there. */
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/str.h"
@@ -23,7 +20,7 @@ static struct proc *find(struct procs *ps, const struct selector *sel, bool ende
 }
 
 /* A running one is found before an ended one with the same tag or number. */
-static struct proc *find_or_fail(struct req *r, const struct selector *sel, bool ended_too)
+struct proc *proc_find_or_fail(struct req *r, const struct selector *sel, bool ended_too)
 {
 	struct proc *p = find(r->a->procs, sel, false);
 
@@ -49,7 +46,7 @@ void process_connect(struct req *r, const char *body, size_t n)
 		connect_fail_err(r, &e);
 		return;
 	}
-	p = find_or_fail(r, &sel, true);
+	p = proc_find_or_fail(r, &sel, true);
 	if (!p)
 		return;
 	if (p->n_readers >= PROCESS_READERS_MAX) {
@@ -71,10 +68,15 @@ void process_connect(struct req *r, const char *body, size_t n)
 void process_list(struct req *r, const char *body, size_t n)
 {
 	struct buf b;
+	struct err e = { 0 };
 	bool first = true;
 
 	if (!connect_unary(r))
 		return;
+	if (decode_nothing(body, n, &e) < 0) {
+		connect_fail_err(r, &e);
+		return;
+	}
 	buf_init(&b, PROCESS_MAX * (PROC_CONFIG_MAX + DECODE_TAG_MAX * 6 + 64));
 	buf_puts(&b, "{\"processes\":[");
 	LIST_FOR(&r->a->procs->list, p, struct proc, node) {
@@ -92,121 +94,6 @@ void process_list(struct req *r, const char *body, size_t n)
 	connect_answer_buf(r, &b);
 }
 
-static void input_gone(struct req *r)
-{
-	((struct input *)r->ctx)->r = NULL;      /* what was accepted is still written */
-}
-
-static const struct req_ops input_ops = { .gone = input_gone };
-
-static void input_done(struct proc *p, struct input *in)
-{
-	p->input_bytes -= in->q.n;
-	list_del(&in->node);
-	if (in->r) {
-		in->r->ops = NULL;
-		connect_answer(in->r, "{}");
-	}
-	input_req_done(&in->q);
-	free(in);
-}
-
-static void proc_write(struct proc *p)
-{
-	while (!list_empty(&p->inputs)) {
-		struct input *in = CONTAINER_OF(p->inputs.next, struct input, node);
-		ssize_t n = in->q.n > in->off
-				    ? write(p->in.fd, in->q.data + in->off, in->q.n - in->off)
-				    : 0;
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno == EAGAIN) {
-			ev_watch_set(p->a->ev, &p->in, EPOLLOUT);
-			return;
-		}
-		if (n < 0) {
-			inputs_fail(p, CONNECT_FAILED_PRECONDITION,
-				    "the process has closed its stdin");
-			return;
-		}
-		in->off += (size_t)n;
-		if (in->off >= in->q.n)
-			input_done(p, in);
-	}
-	ev_watch_set(p->a->ev, &p->in, 0);
-	if (p->close_in)
-		watch_close(p->a, &p->in);
-}
-
-void proc_on_input(struct ev_watch *w, uint32_t events)
-{
-	proc_write(CONTAINER_OF(w, struct proc, in));
-}
-
-void process_send_input(struct req *r, const char *body, size_t n)
-{
-	struct input *in;
-	struct err e = { 0 };
-	struct proc *p;
-
-	if (!connect_unary(r))
-		return;
-	in = x_alloc(sizeof(*in));
-	list_init(&in->node);
-	if (decode_input(body, n, &in->q, &e) < 0) {
-		connect_fail_err(r, &e);
-	} else if ((p = find_or_fail(r, &in->q.sel, false))) {
-		if (in->q.pty != p->pty)
-			connect_fail(r, CONNECT_FAILED_PRECONDITION,
-				     p->pty ? "the process has a terminal; send pty input"
-					    : "the process has no terminal; send stdin input");
-		else if (p->in.fd < 0 || p->close_in)
-			connect_fail(r, CONNECT_FAILED_PRECONDITION,
-				     "the stdin of the process is not open");
-		else if (p->input_bytes + in->q.n > PROCESS_INPUT_MAX)
-			connect_fail(r, CONNECT_RESOURCE_EXHAUSTED,
-				     "the process does not read its stdin");
-		else {
-			in->r = r;
-			r->ops = &input_ops;
-			r->ctx = in;
-			p->input_bytes += in->q.n;
-			list_add_tail(&p->inputs, &in->node);
-			proc_write(p);
-			return;
-		}
-	}
-	input_req_done(&in->q);
-	free(in);
-}
-
-void process_close_stdin(struct req *r, const char *body, size_t n)
-{
-	struct selector sel = { 0 };
-	struct err e = { 0 };
-	struct proc *p;
-
-	if (!connect_unary(r))
-		return;
-	if (decode_selector(body, n, &sel, &e) < 0) {
-		connect_fail_err(r, &e);
-		return;
-	}
-	p = find_or_fail(r, &sel, false);
-	if (!p)
-		return;
-	if (p->pty) {
-		connect_fail(r, CONNECT_FAILED_PRECONDITION,
-			     "the stdin of a terminal cannot be closed; send Ctrl-D (0x04)");
-		return;
-	}
-	p->close_in = true;
-	if (p->in.fd >= 0)
-		proc_write(p);
-	connect_answer(r, "{}");
-}
-
 void process_send_signal(struct req *r, const char *body, size_t n)
 {
 	struct signal_req q = { 0 };
@@ -219,7 +106,7 @@ void process_send_signal(struct req *r, const char *body, size_t n)
 		connect_fail_err(r, &e);
 		return;
 	}
-	p = find_or_fail(r, &q.sel, false);
+	p = proc_find_or_fail(r, &q.sel, false);
 	if (!p)
 		return;
 	if (q.sig == SIGKILL)
@@ -241,7 +128,7 @@ void process_update(struct req *r, const char *body, size_t n)
 		connect_fail_err(r, &e);
 		return;
 	}
-	p = find_or_fail(r, &q.sel, false);
+	p = proc_find_or_fail(r, &q.sel, false);
 	if (!p)
 		return;
 	if (!p->pty)

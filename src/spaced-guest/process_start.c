@@ -32,25 +32,39 @@ static void envs_set(struct envs *e, char *item)
 	e->v[e->n++] = item;
 }
 
-void process_envs(const struct agent *a, const struct user *u, const struct envs *own,
-		  struct envs *ret)
+static void envs_copy(struct envs *e, const struct envs *from)
 {
-	const struct envs *more[] = { &a->envs, own };
+	for (size_t i = 0; from && i < from->n; i++)
+		envs_set(e, x_strdup(from->v[i]));
+}
 
+void process_global_envs(const struct agent *a, struct envs *ret)
+{
 	ret->n = 0;
-	ret->v = x_array(a->envs.n + (own ? own->n : 0) + 9, sizeof(char *));
-	envs_set(ret, x_strdup("PATH=" AGENT_PATH_ENV));
-	envs_set(ret, x_asprintf("HOME=%s", u->home));
-	envs_set(ret, x_asprintf("USER=%s", u->name));
-	envs_set(ret, x_asprintf("LOGNAME=%s", u->name));
+	ret->v = x_array(a->envs.n + 4, sizeof(char *));
 	envs_set(ret, x_strdup("E2B_SANDBOX=true"));
 	if (a->sandbox[0])
 		envs_set(ret, x_asprintf("E2B_SANDBOX_ID=%s", a->sandbox));
 	if (a->template[0])
 		envs_set(ret, x_asprintf("E2B_TEMPLATE_ID=%s", a->template));
-	for (size_t k = 0; k < ARRAY_LEN(more); k++)
-		for (size_t i = 0; more[k] && i < more[k]->n; i++)
-			envs_set(ret, x_strdup(more[k]->v[i]));
+	envs_copy(ret, &a->envs);
+}
+
+void process_envs(const struct agent *a, const struct user *u, const struct envs *own,
+		  struct envs *ret)
+{
+	struct envs global;
+
+	process_global_envs(a, &global);
+	ret->n = 0;
+	ret->v = x_array(global.n + (own ? own->n : 0) + 5, sizeof(char *));
+	envs_set(ret, x_strdup("PATH=" AGENT_PATH_ENV));
+	envs_set(ret, x_asprintf("HOME=%s", u->home));
+	envs_set(ret, x_asprintf("USER=%s", u->name));
+	envs_set(ret, x_asprintf("LOGNAME=%s", u->name));
+	envs_copy(ret, &global);
+	envs_copy(ret, own);
+	envs_done(&global);
 }
 
 /* The config as List shows it. */

@@ -30,14 +30,16 @@ static void envs(struct req *r, const char *body, size_t n)
 {
 	json_t *o = json_object();
 	autofree char *text = NULL;
+	struct envs global;
 
-	for (size_t i = 0; i < r->a->envs.n; i++) {
-		autofree char *name = x_strdup(r->a->envs.v[i]);
-		char *value = strchr(name, '=');
+	process_global_envs(r->a, &global);
+	for (size_t i = 0; i < global.n; i++) {
+		char *value = strchr(global.v[i], '=');
 
 		*value++ = '\0';
-		json_object_set_new(o, name, json_string(value));
+		json_object_set_new(o, global.v[i], json_string(value));
 	}
+	envs_done(&global);
 	text = json_dumps(o, JSON_COMPACT);
 	json_decref(o);
 	req_answer(r, 200, "application/json", text, text ? strlen(text) : 0);
@@ -49,18 +51,21 @@ static void envs(struct req *r, const char *body, size_t n)
 	}
 
 static const struct route routes[] = {
-	{ "GET", "/health", ROUTE_DATA | ROUTE_CONTROL | ROUTE_OPEN, 1, health, NULL },
+	{ "GET", "/health", ROUTE_DATA | ROUTE_CONTROL | ROUTE_OPEN | ROUTE_QUIET, 1, health,
+	  NULL },
 	{ "POST", "/init", ROUTE_CONTROL | ROUTE_OPEN, 1 << 20, init_handle, NULL },
 	{ "POST", "/prepare", ROUTE_CONTROL | ROUTE_OPEN, SMALL_BODY, prepare_handle, NULL },
 	{ "POST", "/shutdown", ROUTE_CONTROL | ROUTE_OPEN, SMALL_BODY, shutdown_handle, NULL },
-	{ "GET", "/metrics", ROUTE_DATA, 1, metrics_handle, NULL },
-	{ "GET", "/envs", ROUTE_DATA, 1, envs, NULL },
+	{ "GET", "/activity", ROUTE_CONTROL, 1, activity_handle, NULL },
+	{ "GET", "/metrics", ROUTE_DATA | ROUTE_CONTROL | ROUTE_QUIET, 1, metrics_handle, NULL },
+	{ "GET", "/envs", ROUTE_DATA | ROUTE_QUIET, 1, envs, NULL },
 	{ "GET", "/files", ROUTE_DATA, 1, files_get, NULL },
 	{ "POST", "/files", ROUTE_DATA, 0, NULL, files_post },
 	RPC("process.Process", "Start", DECODE_BODY_MAX, process_start),
 	RPC("process.Process", "Connect", SMALL_BODY, process_connect),
 	RPC("process.Process", "List", SMALL_BODY, process_list),
 	RPC("process.Process", "SendInput", DECODE_BODY_MAX, process_send_input),
+	{ "POST", "/process.Process/StreamInput", ROUTE_DATA, 0, NULL, process_stream_input },
 	RPC("process.Process", "CloseStdin", SMALL_BODY, process_close_stdin),
 	RPC("process.Process", "SendSignal", SMALL_BODY, process_send_signal),
 	RPC("process.Process", "Update", SMALL_BODY, process_update),
@@ -92,6 +97,8 @@ static void req_free(struct req *r)
 {
 	if (r->ops && r->ops->gone)
 		r->ops->gone(r);
+	if (r->counts)
+		activity_close(r->a);
 	mux_set_user(r->mux, r->stream, NULL);
 	list_del(&r->node);
 	if (r->has_head)
@@ -155,6 +162,16 @@ void req_finish(struct req *r)
 	r->finished = true;
 	r->state = REQ_DRAIN;
 	buf_done(&r->in);
+	req_hold(r, false);
+}
+
+void req_hold(struct req *r, bool on)
+{
+	r->held = on;
+	if (!on && r->owed)
+		mux_taken(r->mux, r->stream, r->owed);
+	if (!on)
+		r->owed = 0;
 }
 
 void req_answer(struct req *r, int status, const char *content_type, const void *p, size_t n)
@@ -303,6 +320,9 @@ static void on_head(struct req *r)
 	r->route = find_route(r, path, &known);
 	if (!admit(r, path, known))
 		return;
+	r->counts = !r->control && !(r->route->flags & ROUTE_QUIET);
+	if (r->counts)
+		activity_open(r->a);
 	if (r->route->body_max)
 		http_dec_init(&r->dec, &r->head, r->route->body_max);
 	if (r->head.expect_continue) {
@@ -450,7 +470,11 @@ void serve_event(struct agent *a, struct mux *m, struct mux_event *e)
 	case MUX_EV_DATA:
 		if (r)
 			on_data(r, (const char *)e->data, e->len);
-		mux_taken(m, e->stream, e->len);
+		r = mux_user(m, e->stream);      /* NULL: the handler cut it */
+		if (r && r->held)
+			r->owed += e->len;
+		else
+			mux_taken(m, e->stream, e->len);
 		break;
 	case MUX_EV_END:
 		if (r)

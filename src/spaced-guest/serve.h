@@ -3,7 +3,8 @@
  * both directions have ended or RST; then `gone` is called (once, if it was set) and it is freed.
  *
  * Flow control: bytes of a body are given back to the sender when the handler has returned from
- * `body`, so a handler that writes to a disk slows its sender. Answers wait in `out` (whole answers
+ * `body`, so a handler that writes to a disk slows its sender; one that cannot go on holds them
+ * back (req_hold: up to MUX_CREDIT_INITIAL bytes still come). Answers wait in `out` (whole answers
  * up to REQ_ANSWER_MAX; streams keep to req_room, at most REQ_STREAM_MAX) until the stream has
  * credit.
  */
@@ -58,6 +59,9 @@ struct req {
 	bool chunked;
 	bool finished;                   /* the answer is complete in `out` */
 	bool ended;                      /* END was sent */
+	bool held;                       /* req_hold */
+	size_t owed;                     /* bytes that came while held */
+	bool counts;                     /* as activity */
 	const struct req_ops *ops;
 	void *ctx;
 };
@@ -67,7 +71,8 @@ struct route {
 	enum {
 		ROUTE_DATA = 1,
 		ROUTE_CONTROL = 2,
-		ROUTE_OPEN = 4 /* no token, also before /init */
+		ROUTE_OPEN = 4, /* no token, also before /init */
+		ROUTE_QUIET = 8 /* no activity (docs/activity.md) */
 	} flags;
 	size_t body_max;                 /* 0: `begin` sets ops and takes the body in pieces */
 	void (*whole)(struct req *r, const char *body, size_t n);
@@ -90,6 +95,8 @@ void req_start(struct req *r, int status, const char *content_type, const struct
 size_t req_room(const struct req *r);                    /* bytes that req_put may take now */
 void req_put(struct req *r, const void *p, size_t n);    /* one chunk when chunked */
 void req_finish(struct req *r);
+/* On: the sender gets no credit until it is off again. A finished answer ends it too. */
+void req_hold(struct req *r, bool on);
 /* The stream is cut (RST): a body that cannot be completed. r is freed. */
 void req_cut(struct req *r);
 

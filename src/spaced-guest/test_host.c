@@ -263,6 +263,54 @@ struct call *call_new(struct host *h, bool control, const char *method, const ch
 	return c;
 }
 
+struct call *call_open(struct host *h, const char *target, const char *fields)
+{
+	struct call *c = x_alloc(sizeof(*c));
+	char head[1024];
+
+	buf_init(&c->raw, CALL_MAX);
+	buf_init(&c->body, CALL_MAX);
+	assert_int_equal(mux_open(h->mux, false, &c->id), 0);
+	mux_set_user(h->mux, c->id, c);
+	snprintf(head, sizeof(head),
+		 "POST %s HTTP/1.1\r\nHost: x\r\nX-Access-Token: " TOKEN
+		 "\r\n%sTransfer-Encoding: chunked\r\n\r\n",
+		 target, fields);
+	assert_int_equal(mux_send(h->mux, c->id, head, strlen(head)), 0);
+	return c;
+}
+
+bool call_try(struct host *h, struct call *c, const void *p, size_t n)
+{
+	char chunk[8192];
+	size_t len = (size_t)snprintf(chunk, sizeof(chunk), "%zx\r\n", n);
+
+	assert_true(len + n + 2 <= sizeof(chunk));
+	if (n == 0)
+		return true;
+	memcpy(chunk + len, p, n);
+	memcpy(chunk + len + n, "\r\n", 2);
+	if (mux_can_send(h->mux, c->id) < len + n + 2)
+		return false;
+	assert_int_equal(mux_send(h->mux, c->id, chunk, len + n + 2), 0);
+	return true;
+}
+
+void call_send(struct host *h, struct call *c, const void *p, size_t n)
+{
+	for (size_t k; n; n -= k, p = (const char *)p + k) {
+		k = n < 8000 ? n : 8000;
+		WAIT_FOR(h, call_try(h, c, p, k) || c->end || c->rst);
+	}
+}
+
+void call_finish(struct host *h, struct call *c)
+{
+	WAIT_FOR(h, mux_can_send(h->mux, c->id) >= 5 || c->end || c->rst);
+	mux_send(h->mux, c->id, "0\r\n\r\n", 5);
+	mux_end(h->mux, c->id);
+}
+
 void call_wait(struct host *h, struct call *c)
 {
 	WAIT_FOR(h, c->end || c->rst);
@@ -376,6 +424,29 @@ const char *stream_next(struct host *h, struct call *c, int *ret_flags)
 	text[n] = '\0';
 	buf_consume(&c->body, 5 + n);
 	return text;
+}
+
+int stream_pid(struct host *h, struct call *c)
+{
+	int flags, pid = 0;
+	const char *p = stream_next(h, c, &flags);
+
+	assert_non_null(p);
+	if (sscanf(p, "{\"event\":{\"start\":{\"pid\":%d}}}", &pid) != 1)
+		fail_msg("no start event but %s", p);
+	return pid;
+}
+
+int about_pid(struct host *h, const char *method, const char *fmt, int pid, const char **ret_body)
+{
+	char json[512], path[64];
+
+	snprintf(path, sizeof(path), "process.Process/%s", method);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	snprintf(json, sizeof(json), fmt, pid);
+#pragma GCC diagnostic pop
+	return rpc(h, path, json, ret_body);
 }
 
 static void take(char *dst, size_t size, size_t *n, const json_t *b64)

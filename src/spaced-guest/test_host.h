@@ -36,6 +36,16 @@ struct host {
 	unsigned seen;                   /* events */
 };
 
+/* Waits until a condition outside of the channel holds. */
+#define EVENTUALLY_ON(h, cond) do { \
+	int64_t until_ = clock_mono_ms() + WAIT_MS; \
+	while (!(cond)) { \
+		host_turn((h), 5); \
+		if (clock_mono_ms() > until_) \
+			fail_msg("waited too long for: %s", #cond); \
+	} \
+} while (0)
+
 void host_start(struct host *h, const char *binary);
 void host_stop(struct host *h);
 void host_connect(struct host *h);                       /* RESET until READY */
@@ -48,6 +58,14 @@ void host_init(struct host *h, const char *user);        /* POST /init as the br
  */
 struct call *call_new(struct host *h, bool control, const char *method, const char *target,
 		      const char *fields, const void *body, size_t n);
+/*
+ * The same with a chunked body that is sent in pieces: call_try sends n bytes as one chunk, or
+ * nothing when there is no credit for all of it; call_send waits for credit.
+ */
+struct call *call_open(struct host *h, const char *target, const char *fields);
+bool call_try(struct host *h, struct call *c, const void *p, size_t n);
+void call_send(struct host *h, struct call *c, const void *p, size_t n);
+void call_finish(struct host *h, struct call *c);
 void call_wait(struct host *h, struct call *c);          /* whole answer */
 int call_status(struct call *c);
 const char *call_text(struct call *c);                   /* the body as a string, valid until the next call on c */
@@ -72,6 +90,10 @@ struct result {
 	char out[8192], err[1024], status[64], error[512];
 	size_t n_out, n_err;
 };
+/* The start event's pid. */
+int stream_pid(struct host *h, struct call *c);
+/* A unary call of process.Process: fmt has one %d. */
+int about_pid(struct host *h, const char *method, const char *fmt, int pid, const char **ret_body);
 /* Reads to the end. */
 void stream_result(struct host *h, struct call *c, struct result *ret);
 /* bash -l -c CMD; more = further members of the request, e.g. ",\"stdin\":false". */

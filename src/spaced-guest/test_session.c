@@ -37,15 +37,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* Waits until a condition outside of the channel holds. */
-#define EVENTUALLY(cond) do { \
-	int64_t until_ = clock_mono_ms() + WAIT_MS; \
-	while (!(cond)) { \
-		host_turn(&host, 5); \
-		if (clock_mono_ms() > until_) \
-			fail_msg("waited too long for: %s", #cond); \
-	} \
-} while (0)
+#define EVENTUALLY(cond) EVENTUALLY_ON(&host, cond)
 
 static bool alive(int pid)
 {
@@ -225,26 +217,13 @@ static void test_start_options(void **state)
 
 static int start_pid(struct call *c)
 {
-	int flags, pid = 0;
-	const char *p = stream_next(&host, c, &flags);
-
-	assert_non_null(p);
-	if (sscanf(p, "{\"event\":{\"start\":{\"pid\":%d}}}", &pid) != 1)
-		fail_msg("no start event but %s", p);
-	return pid;
+	return stream_pid(&host, c);
 }
 
 /* A call about one process: BODY has one %d. */
 static int about(const char *method, const char *body, int pid, const char **ret)
 {
-	char json[512], path[64];
-
-	snprintf(path, sizeof(path), "process.Process/%s", method);
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-	snprintf(json, sizeof(json), body, pid);
-#pragma GCC diagnostic pop
-	return rpc(&host, path, json, ret);
+	return about_pid(&host, method, body, pid, ret);
 }
 
 #define STDIN(b64) "{\"process\":{\"pid\":%d},\"input\":{\"stdin\":\"" b64 "\"}}"
