@@ -110,6 +110,8 @@ static int check_cwd(const struct agent *a, const struct user *u, const char *wa
 	r = users_enter(u);
 	if (r == 0) {
 		r = stat(*ret, &st) < 0 ? -errno : S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+		if (r == 0 && faccessat(AT_FDCWD, *ret, X_OK, AT_EACCESS) < 0)
+			r = -errno;
 		users_leave();
 	}
 	if (r == 0)

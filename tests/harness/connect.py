@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import socket
 import struct
 
 
@@ -62,6 +63,56 @@ class Stream:
         self.conn.close()
         if self.sock is not None:
             self.sock.close()
+
+
+class Input:
+    """One StreamInput call, chunked as the SDKs send it: input(), keepalive(), then close()."""
+
+    def __init__(self, node, sandbox, process, token=None, timeout=60, headers=None):
+        token = token or node.api("GET", f"/sandboxes/{sandbox}").json()["envdAccessToken"]
+        self.sock = socket.create_connection(("127.0.0.1", node.port), timeout=timeout)
+        fields = {"Host": "x", "Content-Type": "application/connect+json", "Connect-Protocol-Version": "1",
+                  "Connect-Content-Encoding": "identity", "X-Access-Token": token, "E2b-Sandbox-Id": sandbox,
+                  "E2b-Sandbox-Port": "49983", "Transfer-Encoding": "chunked", **(headers or {})}
+        head = "POST /process.Process/StreamInput HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in fields.items())
+        self.sock.sendall(head.encode() + b"\r\n")
+        self.message({"start": {"process": process}})
+
+    @staticmethod
+    def chunk(message):
+        payload = json.dumps(message).encode()
+        return b"%x\r\n" % (5 + len(payload)) + struct.pack(">BI", 0, len(payload)) + payload + b"\r\n"
+
+    def message(self, message):
+        self.sock.sendall(self.chunk(message))
+
+    def input(self, data, kind="stdin"):
+        self.message({"data": {"input": {kind: base64.b64encode(data).decode()}}})
+
+    def keepalive(self):
+        self.message({"keepalive": {}})
+
+    def close(self):
+        """Ends the stream: the one reply; raises what it ended with."""
+        self.sock.sendall(b"0\r\n\r\n")
+        return self.reply()
+
+    def reply(self):
+        answer = http.client.HTTPResponse(self.sock, method="POST")
+        answer.begin()
+        body, messages = answer.read(), []
+        self.sock.close()
+        if answer.status != 200:
+            raise StreamError({"code": str(answer.status), "message": body.decode()})
+        while body:
+            flags, length = struct.unpack(">BI", body[:5])
+            message, body = json.loads(body[5:5 + length]), body[5 + length:]
+            if flags & 2:
+                if "error" in message:
+                    raise StreamError(message["error"])
+                return messages[0]
+            messages.append(message)
+        raise StreamCut("no end")
 
 
 class StreamCut(Exception):
