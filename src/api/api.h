@@ -200,6 +200,11 @@ void run_list_v2(struct call *c, struct store *s);
 void run_get(struct call *c, struct store *s);
 void run_delete(struct call *c, struct store *s);
 
+/* logs.c */
+int logs_fetch(struct call *c, struct store *s, json_t **ret);     /* {"text","marks","events"} as the node says */
+void run_logs_v1(struct call *c, struct store *s);
+void run_logs_v2(struct call *c, struct store *s);
+
 /* object.c: JSON of a sandbox in E2B's forms and ours */
 json_t *object_created(struct api *a, const struct store_sandbox *b);
 json_t *object_listed(struct api *a, const struct store_sandbox *b);

@@ -30,6 +30,8 @@ const struct control_route control_routes[] = {
 	{ "POST", "/sandboxes/{id}/pause", B | S, run_pause },
 	{ "POST", "/sandboxes/{id}/timeout", B | S, run_timeout },
 	{ "POST", "/sandboxes/{id}/refreshes", B | S, run_refreshes },
+	{ "GET", "/sandboxes/{id}/logs", S, run_logs_v1 },
+	{ "GET", "/v2/sandboxes/{id}/logs", S, run_logs_v2 },
 
 	{ "GET", "/v1/openapi.json", OPEN, run_v1_document },
 	{ "GET", "/v1/problems/{code}", OPEN, run_v1_problem },
@@ -54,8 +56,6 @@ const struct control_route control_routes[] = {
 	{ "POST", "/sandboxes/{id}/fork", 0, NULL },
 	{ "POST", "/sandboxes/{id}/snapshots", 0, NULL },
 	{ "GET", "/sandboxes/{id}/metrics", 0, NULL },
-	{ "GET", "/sandboxes/{id}/logs", 0, NULL },
-	{ "GET", "/v2/sandboxes/{id}/logs", 0, NULL },
 	{ "GET", "/snapshots", 0, NULL },
 	{ NULL, "/templates", 0, NULL },
 	{ NULL, "/templates/*", 0, NULL },

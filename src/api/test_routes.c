@@ -11,12 +11,28 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "json/strict.h"
 
 #define BASE "{\"templateID\":\"base\"}"
 #define POST_ONCE(key, body)                                                                  \
 	"POST /v2/sandboxes HTTP/1.1\r\n" H "Idempotency-Key: " key "\r\nContent-Length: %zu" \
 	"\r\n\r\n%s",                                                                         \
 		strlen(body), body
+
+/* The JSON of the last answer; json_decref it. */
+static json_t *body_of(struct rig *g)
+{
+	autofree char *text = x_strndup(buf_data(&g->in), buf_len(&g->in));
+	char *body = strstr(text, "\r\n\r\n");
+	struct err e = { 0 };
+	json_t *v;
+
+	assert_non_null(body);
+	v = strict_parse(body + 4, strlen(body + 4), 10, &e);
+	if (!v)
+		fail_msg("%s: %s", e.text, body);
+	return v;
+}
 
 /* ---- Idempotency-Key ---- */
 
@@ -159,6 +175,105 @@ static void test_options(void **state)
 	HAS(g, "Should-Retry: false");
 }
 
+/* ---- logs ---- */
+
+#define HOSTILE "\x1b[2J\\r\"}],{\"level\":\"error\""
+#define HOSTILE_JSON "\\u001b[2J\\\\r\\\"}],{\\\"level\\\":\\\"error\\\""
+
+static json_t *logs_of(struct rig *g, const char *path, const char *id, const char *query)
+{
+	if (rig_ask(g, "GET %s/%s/logs%s HTTP/1.1\r\n" H "\r\n", path, id, query) != 200)
+		fail_msg("%s: %.*s", query, (int)buf_len(&g->in), buf_data(&g->in));
+	return body_of(g);
+}
+
+/* "message message" of the entries, in their order. */
+static void messages(struct rig *g, const char *id, const char *query, const char *want)
+{
+	json_t *o = logs_of(g, "/v2/sandboxes", id, query), *en;
+	char got[400] = "";
+	size_t i;
+
+	json_array_foreach(json_object_get(o, "logs"), i, en) {
+		str_format(got + strlen(got), sizeof(got) - strlen(got), "%s%s", i ? " " : "",
+			   json_string_value(json_object_get(en, "message")));
+		assert_non_null(json_object_get(en, "timestamp"));
+		assert_non_null(json_object_get(json_object_get(en, "fields"), "source"));
+	}
+	if (!str_eq(got, want))
+		fail_msg("%s: \"%s\", not \"%s\"", query, got, want);
+	json_decref(o);
+}
+
+static void test_logs(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, BASE);
+	json_t *o, *en;
+
+	/* 2 bytes came before the first mark that is kept; "two" was half there at 2000. */
+	g->console = "{\"text\":\"a\\none\\r\\n\\ntwo\\nlast\",\"marks\":[{\"t\":1000,\"bytes\":5},"
+		     "{\"t\":2000,\"bytes\":3},{\"t\":3000,\"bytes\":6}],\"events\":["
+		     "{\"t\":500,\"text\":\"created\"},{\"t\":2500,\"text\":\"ended\"}]}";
+	messages(g, b.id, "", "created a one ended two last");
+	messages(g, b.id, "?limit=2", "created a");
+	messages(g, b.id, "?limit=0", "");
+	messages(g, b.id, "?direction=backward&limit=3", "last two ended");
+	messages(g, b.id, "?cursor=1001", "ended two last");
+	messages(g, b.id, "?cursor=1000", "a one ended two last");
+	messages(g, b.id, "?cursor=1000&direction=backward", "one a created");
+	messages(g, b.id, "?level=warn", "ended");
+	messages(g, b.id, "?level=error", "");
+	messages(g, b.id, "?level=debug&search=t", "created two last");
+	messages(g, b.id, "?search=T", "");
+
+	o = logs_of(g, "/sandboxes", b.id, "?start=3000");
+	assert_int_equal(json_array_size(json_object_get(o, "logs")), 2);
+	assert_int_equal(json_array_size(json_object_get(o, "logEntries")), 2);
+	en = json_array_get(json_object_get(o, "logs"), 1);
+	assert_string_equal(json_string_value(json_object_get(en, "timestamp")),
+			    "1970-01-01T00:00:03.000Z");
+	assert_string_equal(json_string_value(json_object_get(en, "line")),
+			    "{\"level\":\"info\",\"logger\":\"console\",\"message\":\"last\"}");
+	json_decref(o);
+
+	static const char *const bad[] = { "cursor=-1", "cursor=x", "limit=1001", "direction=up",
+					   "level=loud", "colour=red", "limit=1&limit=2",
+					   "search=%zz" };
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(rig_ask(g, "GET /v2/sandboxes/%s/logs?%s HTTP/1.1\r\n" H "\r\n",
+					 b.id, bad[i]),
+				 400);
+	assert_int_equal(rig_ask(g, "GET /v2/sandboxes/%s/logs HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+				    OTHER_KEY "\r\n\r\n", b.id),
+			 404);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/logs HTTP/1.1\r\n" H "\r\n", "x"), 404);
+}
+
+/* What a guest writes stays the text of one entry. */
+static void test_hostile_logs(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, BASE);
+	json_t *o, *line;
+	const char *text;
+
+	g->console = "{\"text\":\"" HOSTILE_JSON "\",\"marks\":[],\"events\":[]}";
+	o = logs_of(g, "/sandboxes", b.id, "");
+	assert_int_equal(json_array_size(json_object_get(o, "logEntries")), 1);
+	text = json_string_value(
+		json_object_get(json_array_get(json_object_get(o, "logEntries"), 0), "message"));
+	assert_string_equal(text, HOSTILE);
+	text = json_string_value(
+		json_object_get(json_array_get(json_object_get(o, "logs"), 0), "line"));
+	line = strict_parse(text, strlen(text), 4, NULL);
+	assert_string_equal(json_string_value(json_object_get(line, "level")), "info");
+	assert_string_equal(json_string_value(json_object_get(line, "message")), HOSTILE);
+	assert_null(memchr(buf_data(&g->in), '\x1b', buf_len(&g->in)));
+	json_decref(line);
+	json_decref(o);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
@@ -167,6 +282,8 @@ int main(void)
 		T(test_once_failed),
 		T(test_once_together),
 		T(test_options),
+		T(test_logs),
+		T(test_hostile_logs),
 	};
 
 	log_open("test", "test");

@@ -200,24 +200,9 @@ static json_t *logs_object(json_t *console)
 
 void run_v1_logs(struct call *c, struct store *s)
 {
-	struct store_sandbox b = { 0 };
-	struct identity id;
-	char addr[200];
-	json_t *spec = json_object(), *answer = NULL;
-	int r = change_need_signer(c);
+	json_t *answer = NULL;
 
-	if (r == 0)
-		r = call_load(c, s, &b);
-	if (r == 0)
-		r = ops_node_addr(s, b.worker, addr, sizeof(addr), &c->err);
-	if (r == 0) {
-		store_sandbox_identity(&b, &id);
-		r = ops_node_call(addr, &c->signer, &id, "console", spec, c->req_id,
-				  API_NODE_CALL_MS, &answer, &c->err);
-	}
-	if (r == 0)
+	if (logs_fetch(c, s, &answer) == 0)
 		call_json(c, 200, logs_object(answer));
 	json_decref(answer);
-	json_decref(spec);
-	store_sandbox_done(&b);
 }

@@ -36,7 +36,8 @@ struct sbx_lease { uint64_t lease; };                                   /* lease
  * with a later one). kind: create, start, stop, delete, console. spec for create:
  * {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{}}; for start: {"env":{}} or {}.
  * Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"}, delete
- * {"state":"none"}, console {"text","events":[{"t","text"}]}. A create or start whose execution has
+ * {"state":"none"}, console {"text","marks":[{"t","bytes"}],"events":[{"t","text"}]} (marks: when the
+ * node has read the last bytes of the text, and those before). A create or start whose execution has
  * ended since gives what it is now: {"state":"stopped","reason"}. Idempotent: the same request for
  * the same generation gives the same result. An older generation than the installed one:
  * "stale-generation" (-ESTALE).

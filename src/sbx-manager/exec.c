@@ -195,7 +195,8 @@ int exec_console(struct job *j, struct err *e)
 		return 0;
 	r = vmm_console(j->vm, &text, &n, EXEC_CONSOLE_MS, e);
 	return r == 0 && !j->unrecorded
-		       ? record_console_add(j->s->db, j->rec.id.sandbox, text, n, e)
+		       ? record_console_add(j->s->db, j->rec.id.sandbox, text, n,
+					    clock_wall_ms(), e)
 		       : r;
 }
 

@@ -459,7 +459,10 @@ int lifecycle_look(struct job *j, struct err *e)
 
 /* ---- Console ---- */
 
-/* Bytes of a hostile guest as a JSON string: no NUL, no broken UTF-8. */
+/*
+ * Bytes of a hostile guest as a JSON string: no NUL, no broken UTF-8, and as many bytes as before
+ * (the marks count them).
+ */
 static json_t *lifecycle_text(char *p, size_t n)
 {
 	for (size_t i = 0; i < n;) {
@@ -504,7 +507,7 @@ static void lifecycle_vm_lost(void *arg)
 static int lifecycle_console(struct job *j, struct err *e)
 {
 	autofree char *text = NULL;
-	json_t *events = NULL;
+	json_t *events = NULL, *marks = NULL;
 	size_t n = 0;
 	int r = lifecycle_load(j, e);
 
@@ -530,11 +533,14 @@ static int lifecycle_console(struct job *j, struct err *e)
 	if (r == 0)
 		r = record_console(j->s->db, j->sandbox, &text, &n, e);
 	if (r == 0)
+		r = record_console_marks(j->s->db, j->sandbox, &marks, e);
+	if (r == 0)
 		r = record_events(j->s->db, j->sandbox, &events, e);
-	if (r < 0)
-		return r;
-	j->result = json_pack("{s:o, s:o}", "text", lifecycle_tail(text, n), "events", events);
-	return 0;
+	if (r == 0)
+		j->result = json_pack("{s:o, s:O, s:o}", "text", lifecycle_tail(text, n), "marks",
+				      marks, "events", events);
+	json_decref(marks);
+	return r;
 }
 
 /* ---- Requests ---- */

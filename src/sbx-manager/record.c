@@ -27,6 +27,9 @@ static const char record_schema[] =
 	"CREATE TABLE IF NOT EXISTS event(id INTEGER PRIMARY KEY, sandbox TEXT NOT NULL, t_ms INTEGER NOT NULL, text TEXT NOT NULL) STRICT;"
 	"CREATE INDEX IF NOT EXISTS event_sandbox ON event(sandbox, id);"
 	"CREATE TABLE IF NOT EXISTS console(sandbox TEXT PRIMARY KEY, text BLOB NOT NULL) STRICT;"
+	"CREATE TABLE IF NOT EXISTS console_mark(id INTEGER PRIMARY KEY, sandbox TEXT NOT NULL, t_ms INTEGER NOT NULL,"
+	" bytes INTEGER NOT NULL) STRICT;"
+	"CREATE INDEX IF NOT EXISTS console_mark_sandbox ON console_mark(sandbox, id);"
 	"PRAGMA user_version=1;";
 
 /*
@@ -207,6 +210,8 @@ static int record_forget_texts(struct record_db *db, const char *sandbox, struct
 {
 	int r = record_exec(db, "DELETE FROM event WHERE sandbox=?", sandbox, 0, e);
 
+	if (r == 0)
+		r = record_exec(db, "DELETE FROM console_mark WHERE sandbox=?", sandbox, 0, e);
 	return r < 0 ? r : record_exec(db, "DELETE FROM console WHERE sandbox=?", sandbox, 0, e);
 }
 
@@ -281,6 +286,11 @@ int record_purge(struct record_db *db, int64_t before_ms, struct err *e)
 	if (r == 0)
 		r = record_exec(
 			db,
+			"DELETE FROM console_mark WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')",
+			NULL, 0, e);
+	if (r == 0)
+		r = record_exec(
+			db,
 			"DELETE FROM console WHERE sandbox NOT IN (SELECT sandbox FROM execution WHERE state<>'none')",
 			NULL, 0, e);
 	return r;
@@ -348,8 +358,51 @@ int record_console(struct record_db *db, const char *sandbox, char **ret, size_t
 	return 0;
 }
 
+int record_console_marks(struct record_db *db, const char *sandbox, json_t **ret, struct err *e)
+{
+	autostmt sqlite3_stmt *st = NULL;
+	json_t *a = json_array();
+	int r = record_prepare(
+		db, "SELECT t_ms, bytes FROM console_mark WHERE sandbox=? ORDER BY id", &st, e);
+
+	if (r == 0)
+		sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
+	while (r == 0 && sqlite3_step(st) == SQLITE_ROW)
+		json_array_append_new(a, json_pack("{s:I, s:I}", "t",
+						   (json_int_t)sqlite3_column_int64(st, 0), "bytes",
+						   (json_int_t)sqlite3_column_int64(st, 1)));
+	if (r < 0) {
+		json_decref(a);
+		return r;
+	}
+	*ret = a;
+	return 0;
+}
+
+/* When what was read was read: the console itself has no clock. */
+static int record_mark_add(struct record_db *db, const char *sandbox, size_t n, int64_t now_ms,
+			   struct err *e)
+{
+	autostmt sqlite3_stmt *st = NULL;
+	int r = record_prepare(
+		db, "INSERT INTO console_mark(sandbox, t_ms, bytes) VALUES(?,?,?)", &st, e);
+
+	if (r < 0)
+		return r;
+	sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
+	sqlite3_bind_int64(st, 2, now_ms);
+	sqlite3_bind_int64(st, 3, (sqlite3_int64)n);
+	r = record_run(db, st, e);
+	if (r < 0)
+		return r;
+	return record_exec(
+		db,
+		"DELETE FROM console_mark WHERE sandbox=?1 AND id<=(SELECT id FROM console_mark WHERE sandbox=?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+		sandbox, RECORD_MARKS_MAX, e);
+}
+
 int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n,
-		       struct err *e)
+		       int64_t now_ms, struct err *e)
 {
 	autostmt sqlite3_stmt *st = NULL;
 	autofree char *old = NULL;
@@ -369,5 +422,6 @@ int record_console_add(struct record_db *db, const char *sandbox, const char *p,
 	skip = n > RECORD_CONSOLE_MAX ? n - RECORD_CONSOLE_MAX : 0;
 	sqlite3_bind_text(st, 1, sandbox, -1, SQLITE_STATIC);
 	sqlite3_bind_blob(st, 2, old + skip, (int)(n - skip), SQLITE_STATIC);
-	return record_run(db, st, e);
+	r = record_run(db, st, e);
+	return r < 0 ? r : record_mark_add(db, sandbox, n - n_old, now_ms, e);
 }

@@ -20,6 +20,7 @@
 #define RECORD_REASON_MAX 160
 #define RECORD_EVENTS_MAX 64                     /* kept per sandbox */
 #define RECORD_EVENT_TEXT_MAX 200
+#define RECORD_MARKS_MAX 64                      /* times of console text kept per sandbox */
 #define RECORD_CONSOLE_MAX 65536                 /* bytes of console kept per sandbox */
 #define RECORD_TOMBSTONE_MS (24 * 3600 * 1000)
 
@@ -53,7 +54,9 @@ int record_event_add(struct record_db *db, const char *sandbox, int64_t now_ms, 
 		     struct err *e);
 int record_events(struct record_db *db, const char *sandbox, json_t **ret, struct err *e);        /* [{"t","text"}], oldest first */
 int record_console_add(struct record_db *db, const char *sandbox, const char *p, size_t n,
-		       struct err *e);
+		       int64_t now_ms, struct err *e);
+/* [{"t","bytes"}], oldest first: the last bytes of the console came with the last mark, and so on back. */
+int record_console_marks(struct record_db *db, const char *sandbox, json_t **ret, struct err *e);
 int record_console(struct record_db *db, const char *sandbox, char **ret, size_t *ret_n,
 		   struct err *e); /* caller frees */
 

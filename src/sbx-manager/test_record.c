@@ -175,22 +175,32 @@ static void test_console_keeps_the_end(void **state)
 	struct record_db *db = open_db();
 	autofree char *big = x_alloc(40000);
 	char *text = NULL;
+	json_t *marks = NULL;
 	size_t n = 0;
 
 	assert_int_equal(record_console(db, SANDBOX, &text, &n, NULL), 0);
 	assert_int_equal(n, 0);
 	free(text);
 	memset(big, 'x', 40000);
-	assert_int_equal(record_console_add(db, SANDBOX, big, 40000, NULL), 0);
+	assert_int_equal(record_console_add(db, SANDBOX, big, 40000, 5000, NULL), 0);
 	memset(big, 'y', 40000);
-	assert_int_equal(record_console_add(db, SANDBOX, big, 39999, NULL), 0);
-	assert_int_equal(record_console_add(db, SANDBOX, "\0", 1, NULL), 0);
+	assert_int_equal(record_console_add(db, SANDBOX, big, 39999, 5000, NULL), 0);
+	assert_int_equal(record_console_add(db, SANDBOX, "\0", 1, 5000, NULL), 0);
 	assert_int_equal(record_console(db, SANDBOX, &text, &n, NULL), 0);
 	assert_int_equal(n, RECORD_CONSOLE_MAX);
 	assert_int_equal(text[0], 'x');
 	assert_int_equal(text[n - 40000], 'y');
 	assert_int_equal(text[n - 1], '\0');
 	free(text);
+	for (int i = 0; i < 2 * RECORD_MARKS_MAX; i++)
+		assert_int_equal(record_console_add(db, SANDBOX, "z", 1, 6000 + i, NULL), 0);
+	assert_int_equal(record_console_marks(db, SANDBOX, &marks, NULL), 0);
+	assert_int_equal(json_array_size(marks), RECORD_MARKS_MAX);
+	json_t *last = json_array_get(marks, RECORD_MARKS_MAX - 1);
+	assert_int_equal(json_integer_value(json_object_get(last, "t")),
+			 6000 + 2 * RECORD_MARKS_MAX - 1);
+	assert_int_equal(json_integer_value(json_object_get(last, "bytes")), 1);
+	json_decref(marks);
 	/* And goes with its sandbox. */
 	struct record gone = sample(1);
 
@@ -199,6 +209,9 @@ static void test_console_keeps_the_end(void **state)
 	assert_int_equal(record_console(db, SANDBOX, &text, &n, NULL), 0);
 	assert_int_equal(n, 0);
 	free(text);
+	assert_int_equal(record_console_marks(db, SANDBOX, &marks, NULL), 0);
+	assert_int_equal(json_array_size(marks), 0);
+	json_decref(marks);
 	record_close(db);
 }
 
