@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "ops/signer.h"
+#include "routes/routes.h"
 
 #define HEAD_TIMEOUT_MS 10000
 #define IDLE_TIMEOUT_MS 120000
@@ -152,6 +153,20 @@ static void own_health(struct call *c)
 	http_req_answer(c->req, 200, extra, "application/json", body, sizeof(body) - 1);
 }
 
+/*
+ * The Python SDK up to 2.15 puts the routing headers on its control calls, too (connect). The agent
+ * in the sandbox has no such paths and wants no such key, so nothing of its is taken away.
+ */
+static bool control_with_headers(struct call *c, const struct http_head *h,
+				 const struct data_target *t)
+{
+	bool method_wrong;
+
+	return t->port == ROUTES_CONTROL_PORT && http_get(h, "E2b-Sandbox-Id") &&
+	       http_get(h, "X-API-Key") && !http_get(h, "X-Access-Token") &&
+	       control_find(h->method, h->target, c->id, &method_wrong);
+}
+
 static void dispatch(struct call *c)
 {
 	const struct http_head *h = http_req_head(c->req);
@@ -164,7 +179,7 @@ static void dispatch(struct call *c)
 		call_error(c, &e);
 		return;
 	}
-	if (r == 1) {
+	if (r == 1 && !control_with_headers(c, h, &t)) {
 		data_handle(c, &t);
 		return;
 	}

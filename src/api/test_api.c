@@ -468,6 +468,13 @@ static void test_data(void **state)
 		    "GET /envs HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nX-Access-Token: %s\r\n\r\n",
 		    b.id, b.token),
 		400);
+	/* a control call that bears routing headers, as old Python SDKs send it */
+	assert_int_equal(
+		rig_ask(g,
+		    "GET /sandboxes/%s HTTP/1.1\r\n" H "E2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\n\r\n",
+		    b.id, b.id),
+		200);
+	HAS(g, b.token);
 	assert_int_equal(g->forwards, 4);
 
 	/* unknown, stopped, deleted: E2B's own words */
