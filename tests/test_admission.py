@@ -132,7 +132,8 @@ class Admission(Base):
             self.refused(self.signer.sign(message.encode()), "deny", what)
 
     def test_purpose_and_access(self):
-        self.refused(self.signer.make(self.box, pur="lifecycle"), "deny", "life cycle for a request")
+        self.refused(self.signer.make(self.box, pur="lifecycle", acc="start"), "deny", "life cycle for a request")
+        self.refused(self.signer.make(self.box, pur="lifecycle"), "deny", "life cycle without an operation")
         self.refused(self.signer.make(self.box, pur="service-port", prt=49983, pro="http"), "deny", "a service port for the control port")
         read = self.signer.make(self.box, acc="read")
         for method, path in (("POST", "/files?path=/tmp/refused"), ("POST", "/process.Process/Start"), ("DELETE", "/files"), ("POST", "/health"), ("GET", "/other")):
@@ -141,6 +142,12 @@ class Admission(Base):
         # A capability for requests does not end a sandbox, nor does one for another kind of key.
         r = self.api.request("POST", "/lifecycle/delete", "lifecycle", self.signer.make(self.box), b"{}")
         self.assertEqual((r.status, r.headers["Space-Refusal"]), (421, "deny"), r.body)
+        # One for an operation is for that one alone.
+        for has, wanted in (("start", "delete"), ("start", "stop"), ("console", "delete"), ("resume", "pause"), ("pause", "console"), ("write", "delete")):
+            r = self.api.request("POST", f"/lifecycle/{wanted}", "lifecycle", self.signer.make(self.box, pur="lifecycle", acc=has), b"{}")
+            self.assertEqual((r.status, r.headers["Space-Refusal"]), (421, "deny"), f"{has} used as {wanted}: {r.body}")
+        r = self.api.request("POST", "/lifecycle/console", "lifecycle", self.signer.make(self.box, pur="lifecycle", acc="console"), b"{}")
+        self.assertEqual(r.status, 200, r.body)
         self.assertEqual(self.node.state_of(self.box), "running")
 
     def test_keys(self):
@@ -194,7 +201,7 @@ class Admission(Base):
         bad = [("no capability", None), ("the next generation", self.signer.sign({**mine, "gen": mine["gen"] + 1})),
                ("another tenant", self.signer.sign({**mine, "ten": "someone-else"})), ("altered", good[:60] + ("A" if good[60] != "A" else "B") + good[61:]),
                ("expired", self.signer.sign({**mine, "iat": mine["iat"] - 200, "exp": mine["exp"] - 200})),
-               ("another purpose", self.signer.sign({**mine, "pur": "lifecycle"})), ("too little access", self.signer.sign({**mine, "acc": "read"}))]
+               ("another purpose", self.signer.sign({**mine, "pur": "lifecycle", "acc": "start"})), ("too little access", self.signer.sign({**mine, "acc": "read"}))]
         sock = f"{self.node.run}/sbx/{self.box}.{mine['gen']}/bridge.sock"
         os.kill(pid, signal.SIGSTOP)
         try:

@@ -233,7 +233,7 @@ struct api_route {
 		char text[CAP_TEXT_MAX];
 		int64_t made_ms, made_wall_ms;
 		char kid[ID_KID_MAX + 1];
-	} caps[ID_ACCESS_COUNT];
+	} caps[ID_ACCESS_DATA_COUNT];
 };
 typedef void route_fn(void *arg, const struct api_route *r, const struct err *e);
 /* fn may be called at once. *r is valid during the call only. */

@@ -1,5 +1,5 @@
 /*
- * Theory of operation. For each node one job at a time: first the rows that should run there are
+ * Theory of operation. For each node one job at a time: first the rows that should be there are
  * read, then the node's report. In this order, because a row becomes "running" only after the node
  * has committed its record: what the rows say and the report does not have is lost, not merely
  * newer. (Even so it must be missing in CONTROL_LOST_AFTER reports in a row.)
@@ -41,6 +41,7 @@ struct node_job {
 	struct control_node *node;       /* `missing` belongs to the job while it runs */
 	struct key_signer signer; bool have_signer;
 	struct store_op ops[STARTS_MAX]; unsigned n_ops;
+	int64_t asked_ms;                /* by the database's clock */
 	int result;
 	struct err err;
 };
@@ -191,10 +192,11 @@ static void compare(struct node_job *j, struct store *s, const struct store_sand
 	if (b->generation != id->generation ||
 	    memcmp(b->activation, id->activation, ID_ACTIVATION_BYTES) != 0)
 		return;
-	if (state != LIFE_RUNNING && state != LIFE_STOPPED)
+	if (state != LIFE_RUNNING && state != LIFE_PAUSED && state != LIFE_STOPPED)
 		return;
 	if (b->observed != state) {
-		r = store_sandbox_observed(s, b->id, id->generation, state, reason, &e);
+		r = store_sandbox_observed(s, b->id, id->generation, state, reason, j->asked_ms,
+					   &e);
 		if (r == 0)
 			log_info("observed", F_STR("sandbox", b->id),
 				 F_UINT("generation", id->generation),
@@ -246,7 +248,7 @@ static int list_wanted(struct node_job *j, struct store *s, struct wanted **ret,
 
 	do {
 		const struct store_list q = {
-			.tenant = "", .state_csv = "running", .cursor = cursor, .limit = LIST_PAGE
+			.tenant = "", .state_csv = "running,paused", .cursor = cursor, .limit = LIST_PAGE
 		};
 		struct store_sandbox *rows = NULL;
 		size_t n = 0;
@@ -292,8 +294,9 @@ static void look_for_lost(struct node_job *j, struct store *s, const struct want
 		if (times < CONTROL_LOST_AFTER)
 			continue;
 		if (store_sandbox_observed(s, w[i].id, w[i].generation, LIFE_STOPPED,
-					   "lost: the node does not have it", &e) == 0)
-			log_warn("the node does not have a sandbox that should run there",
+					   "lost: the node does not have it", j->asked_ms,
+					   &e) == 0)
+			log_warn("the node does not have a sandbox that should be there",
 				 F_STR("worker", j->node->worker), F_STR("sandbox", w[i].id),
 				 F_UINT("generation", w[i].generation));
 	}
@@ -308,8 +311,10 @@ static int visit(struct node_job *j, struct store *s, struct err *e)
 	autofree struct wanted *wanted = NULL;
 	json_t *report = NULL, *node, *boxes, *box;
 	size_t n = 0, i;
-	int r = list_wanted(j, s, &wanted, &n, e);
+	int r = store_now(s, &j->asked_ms, e);
 
+	if (r == 0)
+		r = list_wanted(j, s, &wanted, &n, e);
 	if (r == 0)
 		r = node_get(j, "GET", "/report", "report", NULL, &report, e);
 	if (r < 0)

@@ -18,14 +18,18 @@
 
 static_assert(CAP_FOOTER_MAX == PASETO_FOOTER_MAX, "one limit");
 
-/* What goes together: a port and a protocol with service-port, neither without. */
+/*
+ * What goes together: a port and a protocol with service-port, neither without; an operation with
+ * lifecycle, reading or writing without.
+ */
 static const char *profile_fault(const struct capability *c)
 {
 	bool service = c->purpose == ID_PURPOSE_SERVICE_PORT;
 
 	if ((unsigned)c->purpose >= ID_PURPOSE_COUNT)
 		return "purpose";
-	if ((unsigned)c->access >= ID_ACCESS_COUNT)
+	if ((unsigned)c->access >= ID_ACCESS_COUNT ||
+	    (c->purpose == ID_PURPOSE_LIFECYCLE) != (c->access >= ID_ACCESS_DATA_COUNT))
 		return "access";
 	if ((unsigned)c->protocol >= ID_PROTOCOL_COUNT ||
 	    service != (c->protocol != ID_PROTOCOL_NONE))

@@ -13,7 +13,8 @@
 
 const char *const id_substrate_names[] = { "microvm", "k8s" };
 const char *const id_purpose_names[] = { "control", "service-port", "lifecycle" };
-const char *const id_access_names[] = { "read", "write" };
+const char *const id_access_names[] = { "read",	  "write", "create", "start",  "stop",
+					"delete", "pause", "resume", "console" };
 const char *const id_protocol_names[] = { "", "http", "tcp", "h2" };
 const char *const id_verdict_names[] = { "match", "refresh-route", "deny" };
 
@@ -22,6 +23,27 @@ static_assert(ARRAY_LEN(id_purpose_names) == ID_PURPOSE_COUNT, "names");
 static_assert(ARRAY_LEN(id_access_names) == ID_ACCESS_COUNT, "names");
 static_assert(ARRAY_LEN(id_protocol_names) == ID_PROTOCOL_COUNT, "names");
 static_assert(ARRAY_LEN(id_verdict_names) == ID_VERDICT_COUNT, "names");
+
+int id_access_of(const char *operation, enum id_access *ret)
+{
+	for (int i = ID_ACCESS_DATA_COUNT; i < ID_ACCESS_COUNT; i++) {
+		if (!str_eq(operation, id_access_names[i]))
+			continue;
+		*ret = (enum id_access)i;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+bool id_access_allows(enum id_purpose purpose, enum id_access has, enum id_access wanted)
+{
+	bool lifecycle = purpose == ID_PURPOSE_LIFECYCLE;
+
+	if (lifecycle != (has >= ID_ACCESS_DATA_COUNT) ||
+	    lifecycle != (wanted >= ID_ACCESS_DATA_COUNT))
+		return false;
+	return lifecycle ? has == wanted : has >= wanted;
+}
 
 static int random_bytes(void *dst, size_t n)
 {

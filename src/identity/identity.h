@@ -23,8 +23,26 @@ enum id_purpose {
 };
 extern const char *const id_purpose_names[];                /* "control", "service-port", "lifecycle" */
 
-enum id_access { ID_ACCESS_READ, ID_ACCESS_WRITE, ID_ACCESS_COUNT };
-extern const char *const id_access_names[];                 /* write includes read */
+/*
+ * Of requests for the guest: write includes read. A life-cycle capability names the one operation
+ * that it is for, so that one for a start does not delete.
+ */
+enum id_access {
+	ID_ACCESS_READ,
+	ID_ACCESS_WRITE,
+	ID_ACCESS_DATA_COUNT,
+	ID_ACCESS_CREATE = ID_ACCESS_DATA_COUNT,
+	ID_ACCESS_START,
+	ID_ACCESS_STOP,
+	ID_ACCESS_DELETE,
+	ID_ACCESS_PAUSE,
+	ID_ACCESS_RESUME,
+	ID_ACCESS_CONSOLE,
+	ID_ACCESS_COUNT
+};
+extern const char *const id_access_names[];                 /* "read", "write", "create", ... */
+int id_access_of(const char *operation, enum id_access *ret);              /* of the life cycle; -EINVAL */
+bool id_access_allows(enum id_purpose purpose, enum id_access has, enum id_access wanted);
 
 enum id_protocol {
 	ID_PROTOCOL_NONE,

@@ -270,8 +270,41 @@ static void test_keys(void **st)
 	assert_int_equal(cap_sign(&c, &ctl, NOW, text, NULL), 0);
 	refuse(text, "capability-purpose");
 	c.purpose = ID_PURPOSE_LIFECYCLE;
+	assert_int_equal(cap_sign(&c, &ctl, NOW, text, NULL), -EINVAL);  /* it names no operation */
+	c.access = ID_ACCESS_STOP;
 	assert_int_equal(cap_sign(&c, &ctl, NOW, text, NULL), 0);
 	assert_int_equal(cap_verify(text, strlen(text), &bundle, &got, NULL), 0);
+}
+
+/* One word per operation of the life cycle; each is for that one alone. */
+static void test_operations(void **st)
+{
+	struct capability c = example();
+	char text[CAP_TEXT_MAX];
+	enum id_access a;
+
+	for (int has = 0; has < ID_ACCESS_COUNT; has++) {
+		bool operation = has >= ID_ACCESS_DATA_COUNT;
+
+		c.purpose = operation ? ID_PURPOSE_CONTROL : ID_PURPOSE_LIFECYCLE;
+		c.access = (enum id_access)has;
+		assert_int_equal(cap_sign(&c, &api, NOW, text, NULL), -EINVAL);
+		assert_int_equal(id_access_of(id_access_names[has], &a), operation ? 0 : -EINVAL);
+		assert_true(!operation || (int)a == has);
+		for (int wanted = 0; wanted < ID_ACCESS_COUNT; wanted++) {
+			bool data = !operation && wanted < ID_ACCESS_DATA_COUNT;
+
+			assert_int_equal(id_access_allows(ID_PURPOSE_LIFECYCLE,
+							  (enum id_access)has,
+							  (enum id_access)wanted),
+					 operation && has == wanted);
+			assert_int_equal(id_access_allows(ID_PURPOSE_CONTROL, (enum id_access)has,
+							  (enum id_access)wanted),
+					 data && has >= wanted);
+		}
+	}
+	assert_int_equal(id_access_of("", &a), -EINVAL);
+	assert_int_equal(id_access_of("Start", &a), -EINVAL);
 }
 
 /* Claims that are signed by the right key, but wrong. */
@@ -311,6 +344,9 @@ static void test_claims(void **st)
 		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
 		HEAD TIMES WHO ACT "\"pur\":\"Control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
 		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"admin\",\"prt\":0,\"pro\":\"\"}",
+		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"start\",\"prt\":0,\"pro\":\"\"}",
+		HEAD TIMES WHO ACT
+		"\"pur\":\"lifecycle\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
 		HEAD TIMES WHO "\"act\":\"00000000000000000000000000000000\",\"att\":3," WHAT,
 		HEAD TIMES WHO "\"act\":\"0102030000000000000000000000000\",\"att\":3," WHAT,
 		HEAD TIMES WHO "\"act\":\"010203000000000000000000000000AA\",\"att\":3," WHAT,
@@ -585,6 +621,7 @@ int main(void)
 		cmocka_unit_test(test_sign_refuses),
 		cmocka_unit_test(test_altered),
 		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_operations),
 		cmocka_unit_test(test_claims),
 		cmocka_unit_test(test_time),
 		cmocka_unit_test(test_cache),

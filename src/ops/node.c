@@ -22,7 +22,8 @@ static int sign(const struct key_signer *k, const struct identity *id, const cha
 {
 	struct capability c = { .id = *id, .purpose = ID_PURPOSE_LIFECYCLE };
 
-	c.access = str_eq(kind, "console") ? ID_ACCESS_READ : ID_ACCESS_WRITE;
+	if (id_access_of(kind, &c.access) < 0)
+		return err_set(e, -EINVAL, "There is no life-cycle operation \"%s\".", kind);
 	return cap_sign(&c, k, clock_wall_ms() / 1000, dst, e);
 }
 

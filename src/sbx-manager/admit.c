@@ -62,7 +62,7 @@ int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
 		r = cap_check_time(ret, now_s, e);
 	if (r == 0 && ret->purpose != purpose)
 		r = err_set(e, -EACCES, "The capability is for another purpose.");
-	if (r == 0 && ret->access < access)
+	if (r == 0 && !id_access_allows(purpose, ret->access, access))
 		r = err_set(e, -EACCES, "The capability does not allow this access.");
 	if (r == 0 && purpose == ID_PURPOSE_SERVICE_PORT &&
 	    (ret->port != port || ret->protocol != protocol))
@@ -224,7 +224,7 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 {
 	struct nm_verify v = { 0 };
 	int purpose = admit_name_of(id_purpose_names, ID_PURPOSE_COUNT, q->purpose);
-	int access = admit_name_of(id_access_names, ID_ACCESS_COUNT, q->access);
+	int access = admit_name_of(id_access_names, ID_ACCESS_DATA_COUNT, q->access);
 	int protocol = admit_name_of(id_protocol_names, ID_PROTOCOL_COUNT, q->protocol);
 	uint64_t misses = cap_cache_misses(a->s->caps);
 	struct box *b;

@@ -4,6 +4,8 @@
  *
  *	running, and all of it is there      watched again; streams that nobody holds any more are revoked
  *	running, and something is not        as a crash
+ *	paused, and all of it is there       watched again
+ *	pausing, resuming                    paused; the request comes again
  *	creating, starting                   cleared away; the request comes again
  *	stopping, deleting                   done to the end
  *	an execution that no record claims   destroyed
@@ -156,7 +158,7 @@ static void adopt_set_in_loop(void *arg)
 }
 
 /* Serving begins with the copy in memory, when everything was found. */
-static int adopt_running(struct job *j, struct err *e)
+static int adopt_resident(struct job *j, struct err *e)
 {
 	int r = adopt_verify(j, e);
 
@@ -166,6 +168,8 @@ static int adopt_running(struct job *j, struct err *e)
 		r = exec_vm_open(j, ADOPT_QMP_MS, e);
 	if (r < 0)
 		return r;
+	if (life_in_transition(j->rec.state))
+		return pause_settle(j, e);
 	r = sbx_in_loop(j->s, adopt_set_in_loop, j);
 	return r < 0 ? r : exec_announce(j, e);
 }
@@ -209,12 +213,12 @@ static int adopt_one(struct job *j, const struct record *rec, struct adopt_list 
 
 	j->rec = *rec;
 	if (x)
-		x->claimed = life_serves(rec->state);
-	if (life_in_transition(rec->state))
+		x->claimed = life_resident(rec->state);
+	if (life_in_transition(rec->state) && !life_resident(rec->state))
 		return adopt_unfinished(j, e);
-	if (!life_serves(rec->state))
+	if (!life_resident(rec->state))
 		return job_commit(j, e);
-	r = x ? adopt_running(j, &why)
+	r = x ? adopt_resident(j, &why)
 	      : err_set(&why, -ESRCH, "the node has no such execution any more");
 	if (r == 0) {
 		log_info("adopted", F_STR("sandbox", rec->id.sandbox),
@@ -344,7 +348,7 @@ static void adopt_sweep_in_loop(void *arg)
 	struct adopt_sweep *w = arg;
 
 	LIST_FOR_SAFE(&w->s->box_list, b, struct box, node) {
-		if (life_serves(b->rec.state) && b->jobs == 0 && !adopt_find(w->l, &b->rec))
+		if (life_resident(b->rec.state) && b->jobs == 0 && !adopt_find(w->l, &b->rec))
 			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
 				   "the node has no such execution any more");
 	}

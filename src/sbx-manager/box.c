@@ -59,8 +59,8 @@ struct box *box_set(struct sbx *s, const struct record *r)
 		b = box_new(s, r->id.sandbox);
 	if (!b)
 		return NULL;
-	/* The mark is for the execution that serves; whatever comes after it begins unmarked. */
-	if (!life_serves(b->rec.state) || !life_serves(r->state) ||
+	/* The mark is for the execution that is there; whatever comes after it begins unmarked. */
+	if (!life_resident(b->rec.state) || !life_resident(r->state) ||
 	    b->rec.id.generation != r->id.generation)
 		b->ending = false;
 	b->rec = *r;

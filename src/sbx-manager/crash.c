@@ -24,7 +24,7 @@ static void crash_done(struct job *j)
 {
 	struct box *b = box_find(j->s, j->sandbox);
 
-	if (j->e.num < 0 && b && life_serves(b->rec.state) && b->rec.id.generation == j->generation)
+	if (j->e.num < 0 && b && life_resident(b->rec.state) && b->rec.id.generation == j->generation)
 		loop_timer_set(j->s->loop, &b->retry, CRASH_RETRY_MS, crash_again, b);
 	else if (b)
 		b->crashed = false;
@@ -72,7 +72,7 @@ void crash_after_job(struct box *b)
 {
 	if (!b->crashed || b->jobs > 0 || b->retry.heap_pos > 0)
 		return;
-	if (life_serves(b->rec.state) && b->rec.id.generation == b->crash_generation)
+	if (life_resident(b->rec.state) && b->rec.id.generation == b->crash_generation)
 		crash_start(b);
 	else
 		b->crashed = false;
@@ -92,7 +92,7 @@ void crash_job_failed(struct box *b, const struct err *e)
 
 	if (life_in_transition(b->rec.state))
 		loop_timer_set(b->s->loop, &b->finish, CRASH_FINISH_MS, crash_finish, b);
-	if (!life_serves(b->rec.state) || !b->ending || b->crashed)
+	if (!life_resident(b->rec.state) || !b->ending || b->crashed)
 		return;
 	/* Its end was begun and not finished: it serves nobody any more. */
 	b->ending = false;

@@ -200,6 +200,13 @@ int exec_console(struct job *j, struct err *e)
 		       : r;
 }
 
+static bool exec_state_fits(enum life_state rec, enum vmm_run_state st)
+{
+	if (rec == LIFE_PAUSING || rec == LIFE_RESUMING)
+		return st == VMM_RUN_RUNNING || st == VMM_RUN_PAUSED;
+	return st == (rec == LIFE_PAUSED ? VMM_RUN_PAUSED : VMM_RUN_RUNNING);
+}
+
 int exec_vm_open(struct job *j, int timeout_ms, struct err *e)
 {
 	struct nm_exec x = { .generation = j->rec.id.generation };
@@ -213,7 +220,7 @@ int exec_vm_open(struct job *j, int timeout_ms, struct err *e)
 		r = vmm_open(vmm_driver_find("qemu"), fd, timeout_ms, &j->vm, e);
 	if (r == 0)
 		r = vmm_status(j->vm, &st, timeout_ms, e);
-	if (r == 0 && st != VMM_RUN_RUNNING)
+	if (r == 0 && !exec_state_fits(j->rec.state, st))
 		r = err_set(e, -ECONNRESET, "The virtual machine is %s.", vmm_run_names[st]);
 	return r;
 }

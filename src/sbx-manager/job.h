@@ -79,7 +79,7 @@ int exec_announce(struct job *j, struct err *e);
 int exec_end(struct job *j, bool graceful, struct err *e);
 int exec_attach(struct job *j, int timeout_ms, struct err *e);
 int exec_console(struct job *j, struct err *e);      /* what the VMM holds goes into the records */
-int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must be running */
+int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must do what the record says */
 int exec_vm_again(struct job *j, struct err *e);     /* the same in the place of one that failed; NULL on failure */
 /*
  * The bridge's control socket, after a look at who listens there. A bridge that was just started
@@ -102,7 +102,20 @@ int template_fits(struct sbx *s, const struct manifest *m, struct err *e);      
 int adopt_run(struct job *j, struct err *e);
 int adopt_sweep(struct job *j, struct err *e);       /* running records whose execution has gone */
 
+/* ---- pause.c ---- */
+int lifecycle_pause(struct job *j, struct err *e);
+int lifecycle_resume(struct job *j, struct err *e);
+int pause_settle(struct job *j, struct err *e);      /* a pause or resume that nobody drives any more: paused */
+bool pause_thaw(struct job *j);                      /* goes on for its end, to write its disk; false = it does not */
+
 /* ---- lifecycle.c ---- */
+/* Reads the record and compares it with what the capability names; an older generation is stale. */
+int lifecycle_load(struct job *j, struct err *e);
+bool lifecycle_gone(const struct job *j);
+int lifecycle_not_found(const struct job *j, struct err *e);
+int lifecycle_result(struct job *j);
+void lifecycle_total(struct job *j);                 /* the time of the whole among the steps */
+void lifecycle_vm_lost(void *arg);                   /* in the loop: crashed, for j->reason */
 int lifecycle_crash(struct job *j, struct err *e);
 int lifecycle_finish(struct job *j, struct err *e);  /* what a failed job has left in the middle */
 int lifecycle_look(struct job *j, struct err *e);    /* does it still run? */

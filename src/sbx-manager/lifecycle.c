@@ -29,8 +29,7 @@ static int lifecycle_stale(const struct job *j, struct err *e)
 		(unsigned long long)j->cap.id.generation);
 }
 
-/* Reads the record and compares it with what the capability names. */
-static int lifecycle_load(struct job *j, struct err *e)
+int lifecycle_load(struct job *j, struct err *e)
 {
 	const struct identity *want = &j->cap.id;
 	struct err lookup = { 0 };
@@ -60,19 +59,19 @@ static int lifecycle_load(struct job *j, struct err *e)
 	return 0;
 }
 
-static bool lifecycle_gone(const struct job *j)
+bool lifecycle_gone(const struct job *j)
 {
 	return !j->had_record || j->rec.state == LIFE_NONE;
 }
 
-static int lifecycle_not_found(const struct job *j, struct err *e)
+int lifecycle_not_found(const struct job *j, struct err *e)
 {
 	return err_set_code(e, -ENOENT, "sandbox-not-found", "This node has no sandbox %s.",
 			    j->sandbox);
 }
 
 /* The result of a create or start that was done before, whatever became of the execution since. */
-static int lifecycle_result(struct job *j)
+int lifecycle_result(struct job *j)
 {
 	j->result = json_pack("{s:s, s:s, s:O?}", "state", life_state_names[j->rec.state], "reason",
 			      j->rec.reason, "ms", j->ms);
@@ -178,7 +177,7 @@ static int lifecycle_install(struct job *j, struct err *e)
 	return r;
 }
 
-static void lifecycle_total(struct job *j)
+void lifecycle_total(struct job *j)
 {
 	json_object_set_new(j->ms, "total",
 			    json_real((double)(clock_mono_us() - j->begin_us) / 1000.0));
@@ -281,7 +280,9 @@ static int lifecycle_start(struct job *j, struct err *e)
 	if (j->rec.id.generation == j->cap.id.generation && j->rec.installed_ms != 0)
 		return lifecycle_result(j);
 	/* The older execution, or a try that was broken off, ends first: its streams too. */
-	r = exec_end(j, life_serves(j->rec.state), e);
+	r = exec_end(j, life_serves(j->rec.state) ||
+			(life_resident(j->rec.state) && pause_thaw(j)),
+		     e);
 	job_step(j, "end");
 	if (r == 0)
 		r = job_fault("sbx.start.ended-old", e);
@@ -306,7 +307,7 @@ static int lifecycle_start(struct job *j, struct err *e)
 int lifecycle_stop(struct job *j, struct err *e)
 {
 	int r = lifecycle_load(j, e);
-	bool serves;
+	bool serves, paused;
 
 	if (r < 0)
 		return r;
@@ -315,11 +316,12 @@ int lifecycle_stop(struct job *j, struct err *e)
 	if (j->rec.state == LIFE_STOPPED && j->rec.id.generation == j->cap.id.generation)
 		return lifecycle_result(j);
 	serves = life_serves(j->rec.state);
+	paused = life_resident(j->rec.state) && !serves;
 	r = job_set_state(j, LIFE_STOPPING, NULL, e);
 	if (r == 0)
 		r = job_fault("sbx.stop.recorded", e);
 	if (r == 0)
-		r = exec_end(j, serves, e);
+		r = exec_end(j, serves || (paused && pause_thaw(j)), e);
 	if (r < 0)
 		return r;
 	/*
@@ -386,7 +388,7 @@ int lifecycle_crash(struct job *j, struct err *e)
 	if (r < 0)
 		return r;
 	from = j->rec.state;
-	if (j->rec.id.generation != j->generation || !life_serves(from))
+	if (j->rec.id.generation != j->generation || !life_resident(from))
 		return 0;
 	r = job_fault("sbx.crash.seen", e);
 	if (r == 0)
@@ -401,7 +403,7 @@ int lifecycle_crash(struct job *j, struct err *e)
 
 /*
  * Nobody waits for this: a create that failed is undone, a start ends stopped, a stop or delete
- * goes on.
+ * goes on, a pause or resume ends paused.
  */
 int lifecycle_finish(struct job *j, struct err *e)
 {
@@ -413,6 +415,8 @@ int lifecycle_finish(struct job *j, struct err *e)
 	st = j->rec.state;
 	if (!life_in_transition(st))
 		return 0;
+	if (life_resident(st))
+		return pause_settle(j, e);
 	r = exec_end(j, false, e);
 	if (r == 0 && (st == LIFE_CREATING || st == LIFE_DELETING))
 		r = lifecycle_disk(j, NM_DISK_DELETE, e);
@@ -446,8 +450,14 @@ int lifecycle_look(struct job *j, struct err *e)
 	if (r < 0 || !life_serves(j->rec.state))
 		return r;
 	job_take_vm(j);
-	if (!j->vm)
-		return 0;
+	if (!j->vm) {
+		struct err lost = { 0 };
+
+		if (exec_vm_again(j, &lost) < 0) {
+			str_copy(j->reason, sizeof(j->reason), lost.text);
+			return sbx_in_loop(j->s, lifecycle_vm_lost, j);
+		}
+	}
 	if (vmm_status(j->vm, &st, LIFECYCLE_STATUS_MS, NULL) < 0)
 		st = VMM_RUN_CRASHED;
 	r = exec_announce(j, e);
@@ -497,7 +507,7 @@ static json_t *lifecycle_tail(const char *text, size_t n)
 	}
 }
 
-static void lifecycle_vm_lost(void *arg)
+void lifecycle_vm_lost(void *arg)
 {
 	struct job *j = arg;
 
@@ -546,15 +556,16 @@ static int lifecycle_console(struct job *j, struct err *e)
 /* ---- Requests ---- */
 
 static const struct lifecycle_kind {
-	const char *name;
-	enum id_access access;
+	enum id_access access;           /* its word is the name of the kind */
 	int (*run)(struct job *j, struct err *e);
 } lifecycle_kinds[] = {
-	{ "create", ID_ACCESS_WRITE, lifecycle_create },
-	{ "start", ID_ACCESS_WRITE, lifecycle_start },
-	{ "stop", ID_ACCESS_WRITE, lifecycle_stop },
-	{ "delete", ID_ACCESS_WRITE, lifecycle_delete },
-	{ "console", ID_ACCESS_READ, lifecycle_console },
+	{ ID_ACCESS_CREATE, lifecycle_create },
+	{ ID_ACCESS_START, lifecycle_start },
+	{ ID_ACCESS_STOP, lifecycle_stop },
+	{ ID_ACCESS_DELETE, lifecycle_delete },
+	{ ID_ACCESS_PAUSE, lifecycle_pause },
+	{ ID_ACCESS_RESUME, lifecycle_resume },
+	{ ID_ACCESS_CONSOLE, lifecycle_console },
 };
 
 void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
@@ -567,7 +578,9 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 	struct job *j;
 
 	for (unsigned i = 0; i < ARRAY_LEN(lifecycle_kinds) && !kind; i++)
-		kind = str_eq(q->kind, lifecycle_kinds[i].name) ? &lifecycle_kinds[i] : NULL;
+		kind = str_eq(q->kind, id_access_names[lifecycle_kinds[i].access])
+			       ? &lifecycle_kinds[i]
+			       : NULL;
 	if (!kind)
 		err_set_code(&e, -ENOSYS, "not-built-yet",
 			     "There is no life-cycle operation of that name.");
@@ -578,7 +591,7 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 		ipc_fail(call, &e);
 		return;
 	}
-	j = job_new(s, kind->name, cap.id.sandbox, ipc_call_req_id(call), kind->run);
+	j = job_new(s, id_access_names[kind->access], cap.id.sandbox, ipc_call_req_id(call), kind->run);
 	j->call = call;
 	j->cap = cap;
 	j->spec = json_incref(q->spec);
@@ -614,7 +627,7 @@ void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_
 	LIST_FOR_SAFE(&s->box_list, b, struct box, node) {
 		struct job *j;
 
-		if (!life_serves(b->rec.state) && !life_in_transition(b->rec.state))
+		if (!life_resident(b->rec.state) && !life_in_transition(b->rec.state))
 			continue;
 		j = job_new(s, "stop", b->rec.id.sandbox, ipc_call_req_id(call), lifecycle_stop);
 		j->cap.id = b->rec.id;

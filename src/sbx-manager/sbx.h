@@ -16,7 +16,8 @@
  *
  * Files: record.c rows; box.c the table of boxes and what watches them; admit.c the admission;
  * lease.c leases; revoke.c the order of revocation; job.c how a story runs; exec.c how an execution
- * begins and ends; lifecycle.c create, start, stop, delete, console; crash.c what ended by itself;
+ * begins and ends; lifecycle.c create, start, stop, delete, console; pause.c pause and
+ * resume; crash.c what ended by itself;
  * adopt.c after a restart; template.c; bundle.c; init.c; report.c.
  */
 #ifndef SBX_MANAGER_SBX_H

@@ -306,7 +306,11 @@ static void change_older(struct capability *c) { c->id.generation = 6; }
 static void change_newer(struct capability *c) { c->id.generation = 8; }
 static void change_activation(struct capability *c) { c->id.activation[3] ^= 1; }
 static void change_attempt(struct capability *c) { c->id.attempt = 2; }
-static void change_purpose(struct capability *c) { c->purpose = ID_PURPOSE_LIFECYCLE; }
+static void change_purpose(struct capability *c)
+{
+	c->purpose = ID_PURPOSE_LIFECYCLE;
+	c->access = ID_ACCESS_START;
+}
 static void change_port(struct capability *c)
 {
 	c->purpose = ID_PURPOSE_SERVICE_PORT;
@@ -317,6 +321,9 @@ static void change_access(struct capability *c) { c->access = ID_ACCESS_READ; }
 static void state_stopping(void) { fx->rec.state = LIFE_STOPPING; }
 static void state_creating(void) { fx->rec.state = LIFE_CREATING; }
 static void state_stopped(void) { fx->rec.state = LIFE_STOPPED; }
+static void state_pausing(void) { fx->rec.state = LIFE_PAUSING; }
+static void state_paused(void) { fx->rec.state = LIFE_PAUSED; }
+static void state_resuming(void) { fx->rec.state = LIFE_RESUMING; }
 static void state_ending(void) { box_find(&fx->s, SANDBOX)->ending = true; }
 static void state_bridge_pid(void) { fx->rec.proc.bridge_pid++; }
 static void state_bridge_uid(void) { fx->rec.proc.bridge_uid++; }
@@ -353,6 +360,9 @@ static const struct refusal {
 	{ "stopping", NULL, state_stopping, 0, REFRESH, false },
 	{ "creating", NULL, state_creating, 0, REFRESH, false },
 	{ "stopped", NULL, state_stopped, 0, REFRESH, false },
+	{ "pausing", NULL, state_pausing, 0, REFRESH, false },
+	{ "paused", NULL, state_paused, 0, REFRESH, false },
+	{ "resuming", NULL, state_resuming, 0, REFRESH, false },
 	{ "marked for its end", NULL, state_ending, 0, REFRESH, false },
 	{ "another process listens", NULL, state_bridge_pid, 0, DENY, false },
 	{ "another user listens", NULL, state_bridge_uid, 0, DENY, false },

@@ -227,7 +227,17 @@ static int write_run_files(struct agent *a, const struct init_req *q, struct err
 
 static int (*const vm_steps[])(struct agent *a, const struct init_req *q, struct err *e) = {
 	set_clock,   add_entropy, set_machine_id,  set_hostname,
-	set_boot_id, set_network, write_run_files, renew_ssh_keys,
+	set_boot_id, set_network, write_run_files, renew_ssh_keys, NULL,
+};
+
+/*
+ * The same execution goes on after a pause: time has passed, all else is as it was (its boot ID and
+ * host keys too, and whatever the user has made of its name).
+ */
+static int (*const resume_steps[])(struct agent *a, const struct init_req *q, struct err *e) = {
+	set_clock,
+	add_entropy,
+	NULL,
 };
 
 static void take_over(struct agent *a, struct init_req *q)
@@ -268,6 +278,7 @@ void init_epoch(struct agent *a, const struct mux_epoch *epoch)
 void init_handle(struct req *r, const char *body, size_t n)
 {
 	struct agent *a = r->a;
+	int (*const *steps)(struct agent *a, const struct init_req *q, struct err *e);
 	struct init_req q = { 0 };
 	struct err e = { 0 };
 	int ret = decode_init(body, n, &q, &e);
@@ -277,17 +288,22 @@ void init_handle(struct req *r, const char *body, size_t n)
 	} else if (!epoch_eq(&a->epoch, q.generation, q.activation)) {
 		req_error(r, 409, "generation and activation are not those of this connection");
 	} else {
-		for (size_t i = 0; ret == 0 && a->in_vm && i < ARRAY_LEN(vm_steps); i++)
-			ret = vm_steps[i](a, &q, &e);
+		bool resumed = a->ready;
+
+		steps = resumed ? resume_steps : vm_steps;
+		for (size_t i = 0; ret == 0 && a->in_vm && steps[i]; i++)
+			ret = steps[i](a, &q, &e);
 		if (ret < 0) {
 			req_error(r, 500, "%s", e.text);
 		} else {
-			take_over(a, &q);
+			if (!resumed)
+				take_over(a, &q);
 			cgroups_freeze_all(a->cgroups, false);
 			activity_note(a, ACTIVITY_INIT);
 			metrics_sample(a);
 			a->cpu_pct = 0;
-			log_info("initialised", F_REQ(r->id), F_STR("sandbox", a->sandbox),
+			log_info(resumed ? "resumed" : "initialised", F_REQ(r->id),
+				 F_STR("sandbox", a->sandbox),
 				 F_UINT("generation", q.generation));
 			req_answer(r, 204, NULL, NULL, 0);
 		}

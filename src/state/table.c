@@ -63,8 +63,8 @@ const struct life_rule life_rules[] = {
 	ROW(PAUSING, FAILED, RUNNING, KEEPS, STAYS, BUILT, "The VM goes on."),
 	ROW(PAUSING, CRASH, STOPPED, KEEPS, ENDS, BUILT, "As a crash while running."),
 	ROW(PAUSING, GUEST_OFF, STOPPED, KEEPS, ENDS, BUILT, "The guest was faster."),
-	ROW(PAUSING, GUEST_REBOOT, STOPPED, KEEPS, ENDS, BUILT,
-	    "The guest was faster. Nobody wants it to run now: the disk stays."),
+	ROW(PAUSING, GUEST_REBOOT, STARTING, GROWS, ENDS, BUILT,
+	    "The guest was faster: the pause fails, then as while running."),
 	ROW(PAUSING, NODE_LOST, RESTORING, GROWS, ENDS, PLANNED, "As while running."),
 
 	ROW(PAUSED, RESUME, RESUMING, KEEPS, STAYS, BUILT,
@@ -87,9 +87,9 @@ const struct life_rule life_rules[] = {
 	ROW(RESUMING, DONE, RUNNING, KEEPS, STAYS, BUILT, "The same execution goes on."),
 	ROW(RESUMING, FAILED, PAUSED, KEEPS, STAYS, BUILT, "It stays paused."),
 	ROW(RESUMING, CRASH, STOPPED, KEEPS, ENDS, BUILT, "As a crash while running."),
-	ROW(RESUMING, GUEST_OFF, STOPPED, KEEPS, ENDS, BUILT, "As while running."),
-	ROW(RESUMING, GUEST_REBOOT, STOPPED, KEEPS, ENDS, BUILT,
-	    "Rebooted before it was ready: the disk stays."),
+	ROW(RESUMING, GUEST_OFF, STOPPED, KEEPS, ENDS, BUILT, "The resume fails, then as while running."),
+	ROW(RESUMING, GUEST_REBOOT, STARTING, GROWS, ENDS, BUILT,
+	    "The resume fails, then as while running."),
 	ROW(RESUMING, NODE_LOST, RESTORING, GROWS, ENDS, PLANNED, "As while running."),
 
 	ROW(SUSPENDING, DELETE, DELETING, KEEPS, ENDS, PLANNED,

@@ -323,8 +323,20 @@ static int observed_apply(struct store *s, const struct store_sandbox *b, enum l
 			   e);
 }
 
+/* 1: an operation has ended since then. */
+static int observed_late(struct store *s, const char *id, int64_t asked_ms, struct err *e)
+{
+	autorows struct db_rows q = { 0 };
+	int r = db_query(s->db, e, &q,
+			 "SELECT 1 FROM operations WHERE sandbox = $1 AND finished_ms >= $2 LIMIT 1",
+			 DB_STR(id), DB_INT(asked_ms));
+
+	return r < 0 ? r : db_next(&q, e);
+}
+
 int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
-			   enum life_state state, const char *reason, struct err *e)
+			   enum life_state state, const char *reason, int64_t asked_ms,
+			   struct err *e)
 {
 	autosandbox struct store_sandbox b = { 0 };
 	autotx struct db_tx tx = { 0 };
@@ -348,7 +360,12 @@ int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
 	if (r > 0)
 		return err_set_code(e, -EBUSY, "in-transition",
 				    "sandbox %s has an unfinished operation, which decides", id);
-	r = observed_apply(s, &b, state, reason, e);
+	r = observed_late(s, id, asked_ms, e);
+	if (r > 0)
+		return err_set_code(e, -ESTALE, "stale-report",
+				    "sandbox %s has changed since the node was asked", id);
+	if (r == 0)
+		r = observed_apply(s, &b, state, reason, e);
 	return r < 0 ? r : db_commit(&tx, e);
 }
 

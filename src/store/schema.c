@@ -132,6 +132,7 @@ static const char *const schema_life[] = {
 	"UPDATE sandboxes SET timeout_ms = end_ms - created_ms WHERE end_ms > created_ms",
 	/* The time that a resume gives; 0: the sandbox's own. */
 	"ALTER TABLE operations ADD COLUMN timeout_ms BIGINT NOT NULL DEFAULT 0",
+	"CREATE INDEX operations_by_sandbox ON operations (sandbox, finished_ms)",
 	NULL,
 };
 

@@ -107,10 +107,12 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
  * What the node reports: running, paused or stopped (reason: "crashed", "guest-off",
  * "guest-reboot"). Dropped with -ESTALE when the generation is not the row's, with -EBUSY while an
  * operation is unfinished (that one decides). An execution that ended by itself is not wanted back:
- * `desired` follows.
+ * `desired` follows. asked_ms: when the node was asked (INT64_MAX: just now); what was asked before
+ * the last operation ended tells of the time before it: -ESTALE.
  */
 int store_sandbox_observed(struct store *s, const char *id, uint64_t generation,
-			   enum life_state state, const char *reason, struct err *e);
+			   enum life_state state, const char *reason, int64_t asked_ms,
+			   struct err *e);
 int store_sandbox_set_end(struct store *s, const char *id, int64_t end_ms, struct err *e);
 int store_set_end_pauses(struct store *s, const char *id, const char *tenant, bool end_pauses,
 			 struct err *e);

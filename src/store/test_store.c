@@ -401,7 +401,7 @@ static void test_create_fails(void **st)
 	assert_true(got.state == STORE_OP_FAILED && got.err_num == -ENOSPC);
 	assert_string_equal(got.err_code, "no-space");
 	assert_int_equal(submit(id, LIFE_EV_START, &op), -EINVAL);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), -ESTALE);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", INT64_MAX, &e), -ESTALE);
 	op = submitted(id, LIFE_EV_DELETE);
 	assert_int_equal(store_finish(s, &op, LIFE_NONE, NULL, &e), 0);
 }
@@ -464,7 +464,7 @@ static void test_life(void **st)
 	assert_int_equal(store_sandbox_get(s, id, "", &c, &e), -ENOENT);
 	assert_int_equal(submit(id, LIFE_EV_DELETE, &op), -ENOENT);
 	assert_int_equal(submit(id, LIFE_EV_START, &op), -ENOENT);
-	assert_int_equal(store_sandbox_observed(s, id, 3, LIFE_RUNNING, "", &e), -ENOENT);
+	assert_int_equal(store_sandbox_observed(s, id, 3, LIFE_RUNNING, "", INT64_MAX, &e), -ENOENT);
 	assert_int_equal(store_sandbox_set_end(s, id, 5, &e), -ENOENT);
 	assert_int_equal(id_new_activation(b.activation), 0);
 	assert_int_equal(store_create(s, &b, "api-1", "r", &op, &e), -EEXIST);
@@ -494,21 +494,21 @@ static void test_observed(void **st)
 	char id[ID_SANDBOX_LEN + 1];
 	struct store_op op = create(id);
 
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), -EBUSY);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", INT64_MAX, &e), -EBUSY);
 	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
-	assert_int_equal(store_sandbox_observed(s, id, 2, LIFE_STOPPED, "crashed", &e), -ESTALE);
-	assert_int_equal(store_sandbox_observed(s, id, 0, LIFE_STOPPED, "crashed", &e), -ESTALE);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPING, "", &e), -EINVAL);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 2, LIFE_STOPPED, "crashed", INT64_MAX, &e), -ESTALE);
+	assert_int_equal(store_sandbox_observed(s, id, 0, LIFE_STOPPED, "crashed", INT64_MAX, &e), -ESTALE);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPING, "", INT64_MAX, &e), -EINVAL);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", INT64_MAX, &e), 0);
 	expect(id, LIFE_RUNNING, LIFE_RUNNING, 1, "");
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "crashed", &e), 0);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "other", &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "crashed", INT64_MAX, &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "other", INT64_MAX, &e), 0);
 	expect(id, LIFE_STOPPED, LIFE_STOPPED, 1, "crashed");
 	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE ended_ms = 0"), 0);
 	/* A reboot inside: the control plane submits the start. */
 	op = submitted(id, LIFE_EV_START);
 	assert_int_equal(op.generation, 2);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "late", &e), -ESTALE);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "late", INT64_MAX, &e), -ESTALE);
 	expect(id, LIFE_RUNNING, LIFE_STARTING, 2, "");
 }
 
@@ -911,15 +911,30 @@ static void test_killed_at_commit(void **st)
  * Makes, changes and ends sandboxes until it is killed; every second operation is left without an
  * end.
  */
-static void churn(void)
+static void churn_pause(const char *id, unsigned i)
+{
+	struct store_op op;
+
+	if (submit(id, LIFE_EV_PAUSE, &op) < 0 || i % 5 == 0 ||
+	    store_finish(s, &op, LIFE_PAUSED, NULL, &e) < 0)
+		return;
+	if (i % 5 != 1 && submit(id, LIFE_EV_RESUME, &op) == 0 && i % 5 != 2)
+		store_finish(s, &op, LIFE_RUNNING, NULL, &e);
+}
+
+static void churn(int begun)
 {
 	char id[ID_SANDBOX_LEN + 1];
 	struct store_op op;
 
 	for (unsigned i = 0;; i++) {
 		op = create(id);
+		if (i == 1 && write(begun, "", 1) != 1)
+			_exit(1);
 		if (i % 2 && store_finish(s, &op, LIFE_RUNNING, NULL, &e) < 0)
 			_exit(1);
+		if (i % 2)
+			churn_pause(id, i);
 		if (store_submit(s, id, "", i % 3 ? LIFE_EV_START : LIFE_EV_DELETE, "churn", "r",
 				 &op, &e) == 0 &&
 		    i % 4 == 3)
@@ -935,7 +950,7 @@ static void check_invariants(void)
 	/* In transition if and only if an operation is unfinished. */
 	assert_int_equal(
 		count("SELECT COUNT(*) FROM sandboxes b WHERE b.deleted_ms = 0 AND"
-		      " (b.observed IN ('creating', 'starting', 'stopping', 'deleting')) <>"
+		      " (b.observed IN ('creating', 'starting', 'stopping', 'deleting', 'pausing', 'resuming')) <>"
 		      " EXISTS (SELECT 1 FROM operations o WHERE o.sandbox = b.id AND o.state IN ('queued', 'claimed'))"),
 		0);
 	/* One row for each execution; at most the newest goes on. */
@@ -945,6 +960,12 @@ static void check_invariants(void)
 		count("SELECT COUNT(*) FROM executions x JOIN sandboxes b ON b.id = x.sandbox"
 		      " WHERE x.ended_ms = 0 AND (x.generation <> b.generation OR x.activation <> b.activation)"),
 		0);
+	/* The time of a paused one, and of no other, stands still. */
+	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes WHERE"
+			       " (observed IN ('paused', 'resuming') AND paused_ms = 0) OR"
+			       " (observed IN ('running', 'pausing', 'stopped') AND paused_ms > 0) OR"
+			       " (paused_ms > 0 AND end_ms > 0)"),
+			 0);
 	/* A tombstone has no unfinished work. */
 	assert_int_equal(
 		count("SELECT COUNT(*) FROM operations o JOIN sandboxes b ON b.id = o.sandbox"
@@ -958,14 +979,21 @@ static void check_invariants(void)
 static void test_killed_anywhere(void **st)
 {
 	for (int round = 0; round < 25; round++) {
+		autoclose int in = -1;
+		int begun[2];
+		char byte;
 		pid_t pid;
 
 		store_close(s);
+		assert_int_equal(pipe2(begun, O_CLOEXEC), 0);
+		in = begun[0];
 		pid = fork();
 		if (pid == 0) {
 			s = open_store();
-			churn();
+			churn(begun[1]);
 		}
+		close(begun[1]);
+		assert_int_equal(read(in, &byte, 1), 1);
 		poll(NULL, 0, 20 + round * 7 % 40);      /* no event to wait for: the instant is the point */
 		kill(pid, SIGKILL);
 		wait_killed(pid);
@@ -978,7 +1006,9 @@ static void test_killed_anywhere(void **st)
 	clock_set_shift_ms(STORE_LEASE_MS + 60000);
 	while (store_claim(s, "ctl-1", &op, &e) == 0)
 		assert_int_equal(store_finish(s, &op,
-					      op.kind == LIFE_EV_DELETE ? LIFE_NONE : LIFE_RUNNING,
+					      op.kind == LIFE_EV_DELETE  ? LIFE_NONE
+					      : op.kind == LIFE_EV_PAUSE ? LIFE_PAUSED
+									 : LIFE_RUNNING,
 					      NULL, &e),
 				 0);
 	assert_int_equal(
@@ -1097,17 +1127,19 @@ static void test_pause_observed(void **st)
 	struct store_op op;
 
 	timed(id, now_ms() + 60000, 300000, false);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_PAUSED, "", &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_PAUSED, "", INT64_MAX, &e), 0);
 	expect(id, LIFE_PAUSED, LIFE_PAUSED, 1, "");
 	assert_int_equal(end_of(id), 0);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", INT64_MAX, &e), 0);
 	expect(id, LIFE_RUNNING, LIFE_RUNNING, 1, "");
 	ENDS_IN(id, 300000);
 	op = submitted(id, LIFE_EV_PAUSE);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", &e), -EBUSY);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_RUNNING, "", INT64_MAX, &e), -EBUSY);
 	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
-	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "crashed: x", &e), 0);
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_STOPPED, "crashed: x", INT64_MAX, &e), 0);
 	expect(id, LIFE_STOPPED, LIFE_STOPPED, 1, "crashed: x");
+	assert_int_equal(store_sandbox_observed(s, id, 1, LIFE_PAUSED, "", now_ms() - 60000, &e),
+			 -ESTALE);
 	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE ended_ms = 0"), 0);
 	assert_int_equal(end_of(id), 0);
 }
