@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "api/metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -140,6 +141,7 @@ void call_free(struct call *c)
 	free(c->target);
 	free(c->body);
 	free(c->text);
+	free(c->found);
 	free(c);
 }
 
@@ -284,6 +286,7 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 	list_init(&a->pool);
 	a->auth = map_new(API_AUTH_ENTRIES_MAX);
 	a->routes = map_new(API_ROUTES_MAX);
+	a->metrics = metrics_kept_new();
 	a->quick = work_new_begin(l, API_QUICK_THREADS, open_store, a);
 	a->slow = work_new_begin(l, API_SLOW_THREADS, open_store, a);
 	a->http = http_server_new(l, &sc);
@@ -310,6 +313,7 @@ void api_free(struct api *a)
 	keys_free(a->keys);
 	auth_clear(a);
 	route_clear(a);
+	metrics_kept_free(a->metrics);
 	free(a);
 }
 

@@ -67,6 +67,7 @@ struct api {
 	struct list pool;
 	size_t n_pool;
 	struct api_keys *keys;
+	struct metrics_kept *metrics;
 	bool stopping;
 };
 
@@ -102,6 +103,9 @@ struct call {
 	char next[64];                   /* X-Next-Token */
 	struct err err;
 	uint64_t retired;                /* streams of generations up to this one are cut */
+	/* In the loop's thread, before the answer: makes the result from `found` (freed with the call). */
+	void (*finish)(struct call *c);
+	void *found;
 };
 
 void call_free(struct call *c);
@@ -204,6 +208,10 @@ void run_delete(struct call *c, struct store *s);
 int logs_fetch(struct call *c, struct store *s, json_t **ret);     /* {"text","marks","events"} as the node says */
 void run_logs_v1(struct call *c, struct store *s);
 void run_logs_v2(struct call *c, struct store *s);
+
+/* metrics.c */
+void run_metrics(struct call *c, struct store *s);
+void run_metrics_many(struct call *c, struct store *s);
 
 /* object.c: JSON of a sandbox in E2B's forms and ours */
 json_t *object_created(struct api *a, const struct store_sandbox *b);

@@ -22,6 +22,7 @@ const struct control_route control_routes[] = {
 	{ "POST", "/sandboxes", B | S | ONCE, run_create_v1 },
 	{ "GET", "/v2/sandboxes", 0, run_list_v2 },
 	{ "GET", "/sandboxes", 0, run_list_v1 },
+	{ "GET", "/sandboxes/metrics", S, run_metrics_many },
 	{ "GET", "/sandboxes/{id}", 0, run_get },
 	{ "DELETE", "/sandboxes/{id}", S, run_delete },
 	{ "POST", "/v2/sandboxes/{id}/connect", B | S, run_connect },
@@ -30,6 +31,7 @@ const struct control_route control_routes[] = {
 	{ "POST", "/sandboxes/{id}/pause", B | S, run_pause },
 	{ "POST", "/sandboxes/{id}/timeout", B | S, run_timeout },
 	{ "POST", "/sandboxes/{id}/refreshes", B | S, run_refreshes },
+	{ "GET", "/sandboxes/{id}/metrics", S, run_metrics },
 	{ "GET", "/sandboxes/{id}/logs", S, run_logs_v1 },
 	{ "GET", "/v2/sandboxes/{id}/logs", S, run_logs_v2 },
 
@@ -55,7 +57,6 @@ const struct control_route control_routes[] = {
 	{ "PUT", "/sandboxes/{id}/network", 0, NULL },
 	{ "POST", "/sandboxes/{id}/fork", 0, NULL },
 	{ "POST", "/sandboxes/{id}/snapshots", 0, NULL },
-	{ "GET", "/sandboxes/{id}/metrics", 0, NULL },
 	{ "GET", "/snapshots", 0, NULL },
 	{ NULL, "/templates", 0, NULL },
 	{ NULL, "/templates/*", 0, NULL },
@@ -245,6 +246,8 @@ static void work_done(void *arg)
 		route_drop(c->api, c->id);
 		data_cut(c->api, c->id, c->retired);
 	}
+	if (c->finish)
+		c->finish(c);
 	if (c->status == 0)
 		call_error(c, &c->err);
 	else

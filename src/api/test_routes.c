@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "api/metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -274,6 +275,138 @@ static void test_hostile_logs(void **state)
 	json_decref(o);
 }
 
+/* ---- metrics ---- */
+
+#define METRICS(pct, more)                                                                     \
+	"{\"ts\":1,\"cpu_count\":2,\"cpu_used_pct\":" pct                                        \
+	",\"mem_total\":536870912,\"mem_used\":1000,\"mem_cache\":7,\"disk_used\":5,\"disk_total\":9" \
+	",\"more\":[1]" more "}"
+
+static void test_metrics_parse(void **state)
+{
+	static const struct { const char *text; int want; } rows[] = {
+		{ METRICS("1.5", ""), 0 },
+		{ METRICS("0", ",\"idle_ms\":12"), 0 },
+		{ METRICS("-1", ""), -EBADMSG },
+		{ METRICS("1e12", ""), -EBADMSG },
+		{ METRICS("\"x\"", ""), -EBADMSG },
+		{ "{\"cpu_count\":1,\"cpu_used_pct\":1}", -EBADMSG },
+		{ "{}", -EBADMSG },
+		{ "{\"cpu_count\":1,\"cpu_used_pct\":1,\"mem_total\":-1,\"mem_used\":1,\"mem_cache\":1,"
+		  "\"disk_used\":1,\"disk_total\":1}",
+		  -EBADMSG },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct metrics_sample m = { 0 };
+		json_t *v = strict_parse(rows[i].text, strlen(rows[i].text), 4, NULL);
+
+		assert_non_null(v);
+		assert_int_equal(metrics_parse(v, 5000, &m), rows[i].want);
+		if (rows[i].want == 0)
+			assert_int_equal(m.t_ms, 5000);
+		json_decref(v);
+	}
+}
+
+static void test_metrics_kept(void **state)
+{
+	struct metrics_kept *k = metrics_kept_new();
+	struct metrics_sample m = { 0 };
+	json_t *l;
+
+	assert_null(metrics_last(k, "a"));
+	for (int i = 1; i <= METRICS_SAMPLES + 10; i++) {
+		m.t_ms = i * 1000;
+		metrics_keep(k, "a", &m);
+	}
+	l = metrics_list(k, "a", 0, INT64_MAX);
+	assert_int_equal(json_array_size(l), METRICS_SAMPLES);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(l, 0), "timestampUnix")),
+			 11);
+	json_decref(l);
+	l = metrics_list(k, "a", 20000, 21999);
+	assert_int_equal(json_array_size(l), 2);
+	json_decref(l);
+	/* More sandboxes than are kept: who was asked longest ago goes. */
+	for (int i = 0; i < METRICS_BOXES_MAX; i++) {
+		char name[20];
+
+		str_format(name, sizeof(name), "b%d", i);
+		m.t_ms = 1000000 + i;
+		metrics_keep(k, name, &m);
+	}
+	assert_null(metrics_last(k, "a"));
+	assert_non_null(metrics_last(k, "b0"));
+	metrics_drop(k, "b0");
+	assert_null(metrics_last(k, "b0"));
+	metrics_kept_free(k);
+}
+
+static void test_metrics(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, BASE), c = rig_create(g, BASE);
+	json_t *v, *m;
+
+	g->metrics = METRICS("12.5", "");
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	v = body_of(g);
+	assert_int_equal(json_array_size(v), 1);
+	m = json_array_get(v, 0);
+	assert_int_equal(json_integer_value(json_object_get(m, "memTotal")), 536870912);
+	assert_int_equal(json_integer_value(json_object_get(m, "cpuCount")), 2);
+	assert_int_equal(json_integer_value(json_object_get(m, "diskTotal")), 9);
+	assert_true(json_real_value(json_object_get(m, "cpuUsedPct")) == 12.5);
+	assert_true(json_integer_value(json_object_get(m, "timestampUnix")) > 1000000);
+	json_decref(v);
+	assert_int_equal(g->cap.purpose, ID_PURPOSE_CONTROL);
+	assert_int_equal(g->cap.access, ID_ACCESS_READ);
+	assert_string_equal(g->cap.id.sandbox, b.id);
+
+	/* The past is not asked of the guest; what is malformed is no sample. */
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=5&end=10 HTTP/1.1\r\n" H "\r\n",
+				 b.id),
+			 200);
+	HAS(g, "\r\n\r\n[]");
+	assert_int_equal(g->forwards, 1);
+	g->metrics = METRICS("\"x\"", "");
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	v = body_of(g);
+	assert_int_equal(json_array_size(v), 1);
+	json_decref(v);
+
+	/* Stopped: its last values. */
+	g->metrics = METRICS("1", "");
+	assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/stop HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	g->forwards = 0;
+	assert_int_equal(rig_ask(g, "GET /sandboxes/metrics?sandbox_ids=%s,%s,i00000000000000000000,x "
+				    "HTTP/1.1\r\n" H "\r\n", b.id, c.id),
+			 200);
+	v = body_of(g);
+	m = json_object_get(v, "sandboxes");
+	assert_int_equal(json_object_size(m), 2);
+	assert_true(json_number_value(json_object_get(json_object_get(m, b.id), "cpuUsedPct")) == 12.5);
+	assert_true(json_number_value(json_object_get(json_object_get(m, c.id), "cpuUsedPct")) == 1);
+	json_decref(v);
+	assert_int_equal(g->forwards, 1);
+
+	/* Not those of others. */
+	assert_int_equal(rig_ask(g, "GET /sandboxes/metrics?sandbox_ids=%s HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+				    OTHER_KEY "\r\n\r\n", b.id),
+			 200);
+	HAS(g, "{\"sandboxes\":{}}");
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\nHost: x\r\nX-API-Key: "
+				    OTHER_KEY "\r\n\r\n", b.id),
+			 404);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/metrics HTTP/1.1\r\n" H "\r\n"), 400);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=2&end=1 HTTP/1.1\r\n" H "\r\n",
+				 b.id),
+			 400);
+	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=-2 HTTP/1.1\r\n" H "\r\n", b.id),
+			 400);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
@@ -284,6 +417,9 @@ int main(void)
 		T(test_options),
 		T(test_logs),
 		T(test_hostile_logs),
+		cmocka_unit_test(test_metrics_parse),
+		cmocka_unit_test(test_metrics_kept),
+		T(test_metrics),
 	};
 
 	log_open("test", "test");

@@ -34,6 +34,15 @@ int ops_node_call(const char *node_addr, const struct key_signer *k, const struc
 		  const char *kind, json_t *spec, const char *request_id, int timeout_ms,
 		  json_t **ret, struct err *e);
 
+/*
+ * GET of the guest's own JSON object over the data path (its /metrics). -ESTALE: the node does not
+ * run this execution (any more).
+ */
+#define OPS_GUEST_ANSWER_MAX 16384
+int ops_guest_get(const char *node_addr, const struct key_signer *k, const struct identity *id,
+		  const char *target, const char *request_id, int timeout_ms, json_t **ret,
+		  struct err *e);
+
 /* Where to reach a node; -EAGAIN "node-unknown". */
 int ops_node_addr(struct store *s, const char *worker, char *dst, size_t size, struct err *e);
 
