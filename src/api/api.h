@@ -165,6 +165,9 @@ int life_set_timeout(struct call *c, struct store *s, int64_t timeout_ms, bool o
  * that is being deleted: -EBUSY.
  */
 int life_wake(struct call *c, struct store *s, int64_t timeout_ms, bool *ret_resumed);
+/* In the loop: the same for a request to the sandbox itself, which has proved that it may; then fn. */
+void life_wake_for(struct api *a, const char *sandbox, const char *req_id,
+		   void (*fn)(void *arg, const struct err *e), void *arg);
 int life_pause(struct call *c, struct store *s, bool *ret_paused);      /* false: it was paused already */
 void run_pause(struct call *c, struct store *s);
 void run_resume(struct call *c, struct store *s);
@@ -244,6 +247,7 @@ struct api_route {
 	} caps[ID_ACCESS_DATA_COUNT];
 };
 typedef void route_fn(void *arg, const struct api_route *r, const struct err *e);
+#define ROUTE_ASLEEP (-EHOSTDOWN)        /* the error: it is paused, and a request may wake it (life_wake_for) */
 /* fn may be called at once. *r is valid during the call only. */
 void route_get(struct api *a, const char *sandbox, route_fn *fn, void *arg);
 /*

@@ -9,6 +9,9 @@
  *	                     route_refresh <---------------'   body is still there (V-2)
  *	                                                   +-> 421 deny, or again: 502 as E2B's clients know it
  *
+ * Where the look-up finds a paused sandbox that requests may wake (C-9), it is woken and looked up
+ * again, once.
+ *
  * Only node-api can say Space-Refusal or Space-Error: it takes Space-* out of what a guest says.
  * They go no further than here. A stream is bound to the generation that admitted it; data_cut ends
  * those of a retired one as soon as this process knows (the node ends them too).
@@ -38,6 +41,7 @@ struct stream {
 	struct api *api;
 	struct forward *f;               /* NULL: over, a look-up is still under way */
 	bool looking, retried, retry_fresh;
+	bool may_wake;                   /* one try to wake a paused sandbox (C-9) */
 	const struct route *route;
 	char sandbox[64];
 	char req_id[API_REQ_ID_MAX + 1];
@@ -291,6 +295,37 @@ static void attempt(struct stream *s, bool fresh)
 	explicit_bzero(capability, sizeof(capability));
 }
 
+static void on_route(void *arg, const struct api_route *r, const struct err *e);
+
+static void on_woken(void *arg, const struct err *e)
+{
+	struct stream *s = arg;
+
+	s->looking = false;
+	if (!s->f) {
+		stream_free(s);
+		return;
+	}
+	if (e) {
+		reply_err(s, e);
+		return;
+	}
+	s->looking = true;
+	route_get(s->api, s->sandbox, on_route, s);
+}
+
+/* A health check asks whether it runs; it is no reason to. */
+static void on_asleep(struct stream *s)
+{
+	if (!s->may_wake) {
+		reply_gone(s);
+		return;
+	}
+	s->may_wake = false;
+	s->looking = true;
+	life_wake_for(s->api, s->sandbox, s->req_id, on_woken, s);
+}
+
 static void on_route(void *arg, const struct api_route *r, const struct err *e)
 {
 	struct stream *s = arg;
@@ -298,6 +333,10 @@ static void on_route(void *arg, const struct api_route *r, const struct err *e)
 	s->looking = false;
 	if (!s->f) {
 		stream_free(s);
+		return;
+	}
+	if (!r && e->num == ROUTE_ASLEEP) {
+		on_asleep(s);
 		return;
 	}
 	if (!r) {
@@ -457,6 +496,7 @@ static void start_stream(struct call *c, const struct data_target *t, const stru
 	}
 	list_add_tail(&a->streams, &s->node);
 	a->n_streams++;
+	s->may_wake = !str_starts(h.target, "/health");
 	s->f = forward_new(&fc, client, &h);
 	if (!id_sandbox_ok(s->sandbox)) {
 		reply_gone(s);

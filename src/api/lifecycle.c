@@ -8,11 +8,13 @@
  * twice.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include "api/api.h"
 #include "api/fields.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "json/strict.h"
 
@@ -169,6 +171,63 @@ int life_pause(struct call *c, struct store *s, bool *ret_paused)
 	if (r == 0)
 		*ret_paused = st == LIFE_RUNNING;
 	return r;
+}
+
+/* ---- woken by a request to it ---- */
+
+struct life_wake_job {
+	struct call c;                   /* what a change needs: no request stands behind it */
+	void (*fn)(void *arg, const struct err *e);
+	void *arg;
+};
+
+static void wake_run(void *arg)
+{
+	struct life_wake_job *j = arg;
+	struct store_sandbox b = { 0 };
+	struct store *s = api_store(j->c.api, &j->c.err);
+	bool resumed;
+
+	if (!s || call_load(&j->c, s, &b) < 0)
+		return;
+	str_copy(j->c.tenant, sizeof(j->c.tenant), b.tenant);
+	store_sandbox_done(&b);
+	life_wake(&j->c, s, 0, &resumed);
+}
+
+static void wake_done(void *arg)
+{
+	struct life_wake_job *j = arg;
+
+	if (j->c.err.num < 0)
+		log_warn("not woken", F_REQ(j->c.req_id), F_STR("sandbox", j->c.id),
+			 F_ERR(&j->c.err));
+	key_signer_done(&j->c.signer);
+	j->fn(j->arg, j->c.err.num < 0 ? &j->c.err : NULL);
+	free(j);
+}
+
+/* Many at once queue behind the first, and find it awake. */
+void life_wake_for(struct api *a, const char *sandbox, const char *req_id,
+		   void (*fn)(void *arg, const struct err *e), void *arg)
+{
+	struct life_wake_job *j = x_alloc(sizeof(*j));
+	const struct key_signer *k = keys_signer(a);
+	int r;
+
+	j->c.api = a;
+	j->fn = fn;
+	j->arg = arg;
+	str_copy(j->c.id, sizeof(j->c.id), sandbox);
+	str_copy(j->c.req_id, sizeof(j->c.req_id), req_id);
+	j->c.signer_ok = k != NULL;
+	if (k)
+		j->c.signer = *k;
+	r = work_add(a->slow, j->c.id, wake_run, wake_done, j);
+	if (r == 0)
+		return;
+	err_set(&j->c.err, r, "Too many requests wait.");
+	wake_done(j);
 }
 
 /* ---- E2B's bodies ---- */

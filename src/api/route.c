@@ -75,6 +75,12 @@ static void swap(struct api *a, const struct identity *refused, struct api_route
 	put(a, found);
 }
 
+/* A request may wake it, or finds it on the way. What has no memory is started on demand only. */
+static bool life_wakes(enum life_state s)
+{
+	return s == LIFE_PAUSED || s == LIFE_PAUSING || s == LIFE_RESUMING;
+}
+
 static int not_found(const char *sandbox, struct err *e)
 {
 	return err_set_code(e, -ENOENT, "sandbox-not-found", "The sandbox was not found");
@@ -93,7 +99,9 @@ static void lookup_run(void *arg)
 	if (r < 0)
 		return;
 	if (!life_serves(b.observed))
-		r = not_found(j->sandbox, &j->err);
+		r = b.auto_resume && life_wakes(b.observed)
+			    ? err_set(&j->err, ROUTE_ASLEEP, "The sandbox is paused.")
+			    : not_found(j->sandbox, &j->err);
 	else
 		r = ops_node_addr(s, b.worker, j->found.addr, sizeof(j->found.addr), &j->err);
 	if (r == 0)

@@ -88,7 +88,7 @@ static int pause_load(struct job *j, struct err *e)
 	if (lifecycle_gone(j))
 		return lifecycle_not_found(j, e);
 	if (j->rec.id.generation != j->cap.id.generation)
-		return err_set_code(e, -ESTALE, "not-installed",
+		return err_set_code(e, -ESTALE, "stale-generation",
 				    "Execution %llu is not installed here.",
 				    (unsigned long long)j->cap.id.generation);
 	if (!life_resident(j->rec.state))
