@@ -117,7 +117,7 @@ class Api(Base):
         self.assertEqual((r.status, r.json()), (502, {"sandboxId": "i" + "0" * 20, "message": "The sandbox was not found", "code": 502}))
 
     def test_routes(self):
-        for method, path in (("POST", "/sandboxes/i00000000000000000000/pause"), ("POST", "/v3/templates"), ("GET", "/snapshots"), ("GET", "/volumes"), ("POST", "/sandboxes/i00000000000000000000/fork")):
+        for method, path in (("POST", "/v3/templates"), ("GET", "/snapshots"), ("GET", "/volumes"), ("POST", "/sandboxes/i00000000000000000000/fork")):
             self.refused(self.node.api(method, path, {} if method == "POST" else None), 501)
         self.refused(self.node.api("GET", "/no/such/route"), 404)
         self.refused(self.node.api("PATCH", "/sandboxes"), 404, 405, 501)
