@@ -197,6 +197,7 @@ void run_v1_pause(struct call *c, struct store *s);
 void run_v1_resume(struct call *c, struct store *s);
 void run_v1_connect(struct call *c, struct store *s);
 void run_v1_timeout(struct call *c, struct store *s);
+void run_v1_metrics(struct call *c, struct store *s);
 void run_v1_logs(struct call *c, struct store *s);
 
 /* create.c, sandboxes.c, list.c: bodies of the routes */

@@ -49,6 +49,7 @@ const struct control_route control_routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/connect", B | S, run_v1_connect },
 	{ "POST", "/v1/sandboxes/{id}/timeout", B | S, run_v1_timeout },
 	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
+	{ "GET", "/v1/sandboxes/{id}/metrics", S, run_v1_metrics },
 
 	/*
 	 * E2B's API as far as its clients know it, not built yet: 501. "{...}" is any one segment, a

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/api.h"
+#include "api/fields.h"
 #include "api/query.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -195,6 +196,11 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 		r = query_take(target, "startedAfter", &after, e);
 	if (r == 0)
 		r = query_take(target, "template", &q->template, e);
+	if (r == 0 && q->template &&
+	    (!q->template[0] || strlen(q->template) > FIELDS_TEMPLATE_MAX))
+		r = err_set(e, -EINVAL,
+			    "The query parameter \"template\" has from 1 to %d bytes.",
+			    FIELDS_TEMPLATE_MAX);
 	if (r == 0)
 		r = query_take(target, "order", &order, e);
 	if (r == 0)

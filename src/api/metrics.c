@@ -167,8 +167,8 @@ struct metrics_asked {
 	struct { char id[ID_SANDBOX_LEN + 1]; struct metrics_sample sample; } box[METRICS_MANY_MAX];
 };
 
-static int sample(struct call *c, struct store *s, const struct store_sandbox *b, int timeout_ms,
-		  struct metrics_sample *ret, struct err *e)
+int metrics_ask(struct call *c, struct store *s, const struct store_sandbox *b, int timeout_ms,
+		struct metrics_sample *ret, struct err *e)
 {
 	struct identity id;
 	char addr[200];
@@ -192,7 +192,7 @@ static void try_sample(struct call *c, struct store *s, const struct store_sandb
 
 	str_copy(m->box[m->n].id, sizeof(m->box[m->n].id), b->id);
 	if (life_serves(b->observed) && timeout_ms > 0 &&
-	    sample(c, s, b, timeout_ms, &m->box[m->n].sample, &e) < 0)
+	    metrics_ask(c, s, b, timeout_ms, &m->box[m->n].sample, &e) < 0)
 		log_info("no metrics of a sandbox", F_REQ(c->req_id), F_STR("sandbox", b->id),
 			 F_ERR(&e));
 	m->n++;

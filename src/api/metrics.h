@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include "base/err.h"
 #include "base/map.h"
 
 #define METRICS_SAMPLES 60               /* kept of a sandbox */
@@ -26,6 +27,13 @@ struct metrics_sample {
 /* From what a guest says, which may be anything: 0 or -EBADMSG. */
 int metrics_parse(json_t *v, int64_t now_ms, struct metrics_sample *ret);
 json_t *metrics_json(const struct metrics_sample *s);    /* E2B's SandboxMetric */
+
+/* From the guest that runs, now; in a worker. */
+struct call;
+struct store;
+struct store_sandbox;
+int metrics_ask(struct call *c, struct store *s, const struct store_sandbox *b, int timeout_ms,
+		struct metrics_sample *ret, struct err *e);
 
 /* The kept ones; loop's thread. */
 struct metrics_kept;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/api.h"
+#include "api/metrics.h"
 #include "api/problem.h"
 #include "api/v1_fields.h"
 #include "base/alloc.h"
@@ -205,4 +206,37 @@ void run_v1_logs(struct call *c, struct store *s)
 	if (logs_fetch(c, s, &answer) == 0)
 		call_json(c, 200, logs_object(answer));
 	json_decref(answer);
+}
+
+static json_t *metrics_object(const struct metrics_sample *m)
+{
+	char iso[CLOCK_ISO_LEN];
+	json_t *o;
+
+	clock_iso(iso, m->t_ms);
+	o = json_pack("{s:s,s:I,s:f,s:I,s:I,s:I,s:I,s:I}", "time", iso, "cpuCount",
+		      (json_int_t)m->cpu_count, "cpuUsedPercent", m->cpu_used_pct, "memoryUsedBytes",
+		      (json_int_t)m->mem_used, "memoryTotalBytes", (json_int_t)m->mem_total,
+		      "memoryCacheBytes", (json_int_t)m->mem_cache, "diskUsedBytes",
+		      (json_int_t)m->disk_used, "diskTotalBytes", (json_int_t)m->disk_total);
+	if (m->idle_ms >= 0)
+		json_object_set_new(o, "idleSeconds", json_real((double)m->idle_ms / 1000));
+	return o;
+}
+
+/* One sample, taken now; E2B's route keeps them. */
+void run_v1_metrics(struct call *c, struct store *s)
+{
+	struct store_sandbox b = { 0 };
+	struct metrics_sample m;
+	int r = change_need_signer(c);
+
+	if (r == 0)
+		r = call_load(c, s, &b);
+	if (r == 0 && !life_serves(b.observed))
+		r = err_set_code(&c->err, -EBUSY, "not-running", "The sandbox is %s.",
+				 life_state_names[b.observed]);
+	if (r == 0 && metrics_ask(c, s, &b, METRICS_GUEST_MS, &m, &c->err) == 0)
+		call_json(c, 200, metrics_object(&m));
+	store_sandbox_done(&b);
 }
