@@ -24,12 +24,14 @@
 struct channel;
 struct cgroups;
 struct procs;
+struct watches;
 
 struct agent {
 	struct ev *ev;
 	struct channel *channel;
 	struct cgroups *cgroups;
 	struct procs *procs;
+	struct watches *watches;
 	struct list reqs;                        /* struct req, see serve.c */
 	bool in_vm;                              /* PID 1 of a guest: identity, network and clock are ours to set */
 	bool quit;

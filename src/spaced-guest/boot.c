@@ -49,6 +49,8 @@ static const struct { const char *path, *target; } links[] = {
 static const struct { const char *path, *value; } sysctls[] = {
 	{ "/proc/sys/fs/protected_symlinks", "1" }, { "/proc/sys/fs/protected_hardlinks", "1" },
 	{ "/proc/sys/fs/protected_regular", "2" }, { "/proc/sys/fs/protected_fifos", "1" },
+	{ "/proc/sys/fs/inotify/max_user_watches", "524288" },
+	{ "/proc/sys/fs/inotify/max_user_instances", "1024" },
 	{ "/proc/sys/net/ipv4/ping_group_range", "0 2147483647" },
 };
 

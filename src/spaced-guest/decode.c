@@ -392,38 +392,87 @@ int decode_update(const char *body, size_t n, struct update_req *ret, struct err
 	return r;
 }
 
-static int path_from(const json_t *j, const char *first, const char *second, struct path_req *ret,
-		     struct err *e)
-{
-	uint64_t depth = 0;
-	int r = get_text(j, first, &ret->path, e);
-
-	if (r == 0 && second)
-		r = get_text(j, second, &ret->destination, e);
-	if (r == 0)
-		r = get_number(j, "depth", UINT32_MAX, &depth, e);
-	if (r < 0)
-		return r;
-	ret->depth = (uint32_t)depth;
-	if (!ret->path || (second && !ret->destination))
-		return err_set(e, -EINVAL, "'%s' is missing", ret->path ? second : first);
-	return 0;
-}
-
 int decode_path(const char *body, size_t n, struct path_req *ret, struct err *e)
 {
 	json_t *j = parse(body, n, e);
-	int r = j ? path_from(j, "path", NULL, ret, e) : -EINVAL;
+	uint64_t depth = 0;
+	int r = j ? get_text(j, "path", &ret->path, e) : -EINVAL;
 
+	if (r == 0)
+		r = get_number(j, "depth", UINT32_MAX, &depth, e);
 	json_decref(j);
-	return r;
+	if (r < 0)
+		return r;
+	ret->depth = (uint32_t)depth;
+	if (!ret->path)
+		ret->path = x_strdup("");        /* proto3 JSON leaves it out */
+	return 0;
 }
 
 int decode_move(const char *body, size_t n, struct path_req *ret, struct err *e)
 {
 	json_t *j = parse(body, n, e);
-	int r = j ? path_from(j, "source", "destination", ret, e) : -EINVAL;
+	int r = j ? get_text(j, "source", &ret->path, e) : -EINVAL;
 
+	if (r == 0)
+		r = get_text(j, "destination", &ret->destination, e);
+	json_decref(j);
+	if (r < 0)
+		return r;
+	if (!ret->path || !*ret->path || !ret->destination || !*ret->destination)
+		return err_set(e, -EINVAL, "'source' and 'destination' must be there");
+	return 0;
+}
+
+static int get_bool(const json_t *o, const char *name, const char *other, bool *ret, struct err *e)
+{
+	const json_t *v = get2(o, name, other);
+
+	if (v && !json_is_boolean(v))
+		return wrong(e, name, "true or false");
+	*ret = json_is_true(v);
+	return 0;
+}
+
+static int watch_from(const json_t *j, struct path_req *ret, struct err *e)
+{
+	int r = get_text(j, "path", &ret->path, e);
+
+	if (r < 0 || (r = get_bool(j, "recursive", NULL, &ret->recursive, e)) < 0 ||
+	    (r = get_bool(j, "includeEntry", "include_entry", &ret->entries, e)) < 0 ||
+	    (r = get_bool(j, "allowNetworkMounts", "allow_network_mounts", &ret->network, e)) < 0)
+		return r;
+	if (!ret->path)
+		ret->path = x_strdup("");
+	return 0;
+}
+
+int decode_watch(const char *body, size_t n, struct path_req *ret, struct err *e)
+{
+	json_t *j = parse(body, n, e);
+	int r = j ? watch_from(j, ret, e) : -EINVAL;
+
+	json_decref(j);
+	return r;
+}
+
+int decode_watcher(const char *body, size_t n, struct watcher_req *ret, struct err *e)
+{
+	json_t *j = parse(body, n, e);
+	const json_t *v;
+	int r = -EINVAL;
+
+	if (!j)
+		return r;
+	v = get2(j, "watcherId", "watcher_id");
+	if (!json_is_string(v))
+		wrong(e, "watcherId", "a string");
+	else if (str_copy(ret->id, sizeof(ret->id), json_string_value(v)) < 0)
+		err_set(e, -ENOENT, "there is no such watcher");
+	else
+		r = 0;
+	if (r < 0)
+		r = e->num;
 	json_decref(j);
 	return r;
 }

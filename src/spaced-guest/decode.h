@@ -58,13 +58,24 @@ struct update_req { struct selector sel; uint16_t cols, rows; };
 int decode_update(const char *body, size_t n, struct update_req *ret, struct err *e);
 
 /*
- * filesystem.Filesystem: Stat, MakeDir, ListDir, Remove have path (and depth); Move has source and
- * destination.
+ * filesystem.Filesystem: Stat, MakeDir, ListDir, Remove have path ("" when absent) and depth; Move
+ * has source and destination, which must be there; WatchDir and CreateWatcher have path and
+ * options; GetWatcherEvents and RemoveWatcher the watcher's ID.
  */
-struct path_req { char *path, *destination; uint32_t depth; };
+struct path_req {
+	char *path, *destination;
+	uint32_t depth;
+	/* Of watches: folders below; EntryInfo in events; network mounts too. */
+	bool recursive, entries, network;
+};
 int decode_path(const char *body, size_t n, struct path_req *ret, struct err *e);
 int decode_move(const char *body, size_t n, struct path_req *ret, struct err *e);
+int decode_watch(const char *body, size_t n, struct path_req *ret, struct err *e);
 void path_req_done(struct path_req *r);
+
+#define DECODE_WATCHER_MAX 64
+struct watcher_req { char id[DECODE_WATCHER_MAX + 1]; };
+int decode_watcher(const char *body, size_t n, struct watcher_req *ret, struct err *e);
 
 struct init_req {
 	char sandbox[64], tenant[64], template[128], hostname[65], machine_id[33], boot_id[37];

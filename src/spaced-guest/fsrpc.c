@@ -3,17 +3,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/clock.h"
+#include "base/fd.h"
 #include "base/str.h"
+#include "spaced-guest/entry.h"
 #include "spaced-guest/paths.h"
 #include "spaced-guest/text.h"
 
@@ -21,98 +20,30 @@
 #define NAMES_IN_A_STEP 512
 #define ENTRIES_IN_A_STEP 64
 #define DEPTH_MAX 256
-#define XATTRS_MAX 4096
-#define METADATA_XATTR "user.e2b."
-
-/* ---- one entry ---- */
-
-static const char *type_name(mode_t mode)
-{
-	return S_ISDIR(mode)   ? "FILE_TYPE_DIRECTORY"
-	       : S_ISLNK(mode) ? "FILE_TYPE_SYMLINK"
-			       : "FILE_TYPE_FILE";
-}
-
-/* As Go prints modes: type letter, then rwx three times. */
-static void permissions(char dst[11], mode_t mode)
-{
-	static const struct { mode_t type; char c; } types[] = {
-		{ S_IFDIR, 'd' },  { S_IFLNK, 'L' }, { S_IFIFO, 'p' },
-		{ S_IFSOCK, 'S' }, { S_IFCHR, 'c' }, { S_IFBLK, 'D' },
-	};
-
-	dst[0] = '-';
-	for (size_t i = 0; i < ARRAY_LEN(types); i++)
-		if ((mode & S_IFMT) == types[i].type)
-			dst[0] = types[i].c;
-	for (int i = 0; i < 9; i++)
-		dst[i + 1] = mode & (0400 >> i) ? "rwx"[i % 3] : '-';
-	dst[10] = '\0';
-}
-
-static void put_metadata(struct buf *b, const char *path)
-{
-	char names[XATTRS_MAX], value[XATTRS_MAX];
-	ssize_t n = llistxattr(path, names, sizeof(names));
-	bool first = true;
-
-	for (ssize_t i = 0; n > 0 && i < n; i += (ssize_t)strlen(names + i) + 1) {
-		ssize_t len;
-
-		if (!str_starts(names + i, METADATA_XATTR))
-			continue;
-		len = lgetxattr(path, names + i, value, sizeof(value));
-		if (len < 0)
-			continue;
-		buf_puts(b, first ? ",\"metadata\":{" : ",");
-		first = false;
-		text_json_s(b, names + i + strlen(METADATA_XATTR));
-		buf_puts(b, ":");
-		text_json(b, value, (size_t)len);
-	}
-	if (!first)
-		buf_puts(b, "}");
-}
-
-/* 0, -ENOBUFS, or why it cannot be looked at. *ret_dir: a real folder, no link to one. */
-static int put_entry(struct buf *b, struct users_names *names, const char *path, bool *ret_dir)
-{
-	char perm[11], time[CLOCK_ISO_LEN];
-	autofree char *target = NULL;
-	struct stat st, to;
-	int r;
-
-	if (lstat(path, &st) < 0)
-		return -errno;
-	*ret_dir = S_ISDIR(st.st_mode);
-	to = st;
-	if (S_ISLNK(st.st_mode) && stat(path, &to) == 0)
-		target = realpath(path, NULL);
-	permissions(perm, st.st_mode);
-	clock_iso(time, (int64_t)st.st_mtim.tv_sec * 1000 + st.st_mtim.tv_nsec / 1000000);
-	r = buf_puts(b, "{") | text_member(b, "name", path_name(path)) | buf_puts(b, ",") |
-	    text_member(b, "path", path);
-	r |= buf_putf(
-		b, ",\"type\":\"%s\",\"size\":\"%" PRId64 "\",\"mode\":%u,\"permissions\":\"%s\",",
-		type_name(to.st_mode), (int64_t)st.st_size, (unsigned)(to.st_mode & 07777), perm);
-	r |= text_member(b, "owner", users_name(names, st.st_uid)) | buf_puts(b, ",");
-	r |= text_member(b, "group", users_group(names, st.st_gid));
-	r |= buf_putf(b, ",\"modifiedTime\":\"%s\"", time);
-	if (target)
-		r |= buf_puts(b, ",") | text_member(b, "symlinkTarget", target);
-	put_metadata(b, path);
-	r |= buf_puts(b, "}");
-	return r < 0 ? -ENOBUFS : 0;
-}
+#define REMOVAL_ROUNDS_MAX 100           /* a folder that others fill while it is emptied */
 
 /* ---- the short calls ---- */
 
+enum paths { PATH_OR_HOME /* "" is the default folder */, PATH_NEEDED, PATHS_OF_MOVE };
+
+static int resolve(struct req *r, const struct user *u, char **path, struct err *e)
+{
+	char *full;
+	int ret = path_resolve(r->a, u, *path, &full, e);
+
+	if (ret < 0)
+		return ret;
+	free(*path);
+	*path = full;
+	return 0;
+}
+
 /* Content type, user, body, path; false = answered. */
-static bool begin(struct req *r, const char *body, size_t n, bool move, struct user *u,
+static bool begin(struct req *r, const char *body, size_t n, enum paths kind, struct user *u,
 		  struct path_req *q)
 {
 	struct err e = { 0 };
-	char *full = NULL;
+	int ret;
 
 	if (!connect_unary(r))
 		return false;
@@ -120,19 +51,15 @@ static bool begin(struct req *r, const char *body, size_t n, bool move, struct u
 		connect_fail(r, CONNECT_UNAUTHENTICATED, "%s", e.text);
 		return false;
 	}
-	if ((move ? decode_move(body, n, q, &e) : decode_path(body, n, q, &e)) < 0 ||
-	    path_resolve(r->a, u, q->path, &full, &e) < 0)
-		goto bad;
-	free(q->path);
-	q->path = full;
-	if (!move)
+	ret = (kind == PATHS_OF_MOVE ? decode_move : decode_path)(body, n, q, &e);
+	if (ret == 0 && kind == PATH_NEEDED && !*q->path)
+		ret = err_set(&e, -EINVAL, "'path' is missing");
+	if (ret == 0)
+		ret = resolve(r, u, &q->path, &e);
+	if (ret == 0 && kind == PATHS_OF_MOVE)
+		ret = resolve(r, u, &q->destination, &e);
+	if (ret == 0)
 		return true;
-	if (path_resolve(r->a, u, q->destination, &full, &e) < 0)
-		goto bad;
-	free(q->destination);
-	q->destination = full;
-	return true;
-bad:
 	connect_fail_err(r, &e);
 	path_req_done(q);
 	return false;
@@ -148,12 +75,11 @@ static int entry_answer(struct req *r, const char *path)
 {
 	struct users_names *names = users_names_new();
 	struct buf b;
-	bool dir;
 	int n;
 
 	buf_init(&b, 1 << 20);
 	buf_puts(&b, "{\"entry\":");
-	n = put_entry(&b, names, path, &dir);
+	n = entry_put(&b, names, path, NULL);
 	buf_puts(&b, "}");
 	if (n == 0)
 		connect_answer_buf(r, &b);
@@ -168,7 +94,7 @@ void fsrpc_stat(struct req *r, const char *body, size_t n)
 	struct user u;
 	int ret;
 
-	if (!begin(r, body, n, false, &u, &q))
+	if (!begin(r, body, n, PATH_OR_HOME, &u, &q))
 		return;
 	ret = users_enter(&u);
 	if (ret == 0)
@@ -186,7 +112,7 @@ void fsrpc_make_dir(struct req *r, const char *body, size_t n)
 	struct user u;
 	int ret;
 
-	if (!begin(r, body, n, false, &u, &q))
+	if (!begin(r, body, n, PATH_NEEDED, &u, &q))
 		return;
 	ret = users_enter(&u);
 	if (ret == 0 && stat(q.path, &st) == 0) {
@@ -195,6 +121,9 @@ void fsrpc_make_dir(struct req *r, const char *body, size_t n)
 		ret = path_make_parents(q.path, DIR_MODE);
 		if (ret == 0 && mkdir(q.path, DIR_MODE) < 0)
 			ret = -errno;
+		/* A link to nothing, or somebody was faster. */
+		if (ret == -EEXIST && (stat(q.path, &st) < 0 || !S_ISDIR(st.st_mode)))
+			ret = -ENOTDIR;
 		if (ret == 0)
 			ret = entry_answer(r, q.path);
 	}
@@ -216,7 +145,7 @@ void fsrpc_move(struct req *r, const char *body, size_t n)
 	struct user u;
 	int ret;
 
-	if (!begin(r, body, n, true, &u, &q))
+	if (!begin(r, body, n, PATHS_OF_MOVE, &u, &q))
 		return;
 	ret = users_enter(&u);
 	if (ret == 0 && lstat(q.path, &st) < 0)
@@ -340,7 +269,7 @@ static int level_entries(struct walk *w)
 		path = x_asprintf("%s/%s", l->path[1] ? l->path : "", l->names[l->at++]);
 		r = w->first ? 0 : buf_puts(&w->b, ",");
 		if (r == 0)
-			r = put_entry(&w->b, w->ids, path, &dir);
+			r = entry_put(&w->b, w->ids, path, &dir);
 		if (r == -ENOBUFS)
 			return r;
 		if (r < 0) {
@@ -383,7 +312,7 @@ void fsrpc_list_dir(struct req *r, const char *body, size_t n)
 	struct user u;
 	int ret;
 
-	if (!begin(r, body, n, false, &u, &q))
+	if (!begin(r, body, n, PATH_OR_HOME, &u, &q))
 		return;
 	w = x_alloc(sizeof(*w));
 	list_init(&w->job.node);
@@ -414,16 +343,21 @@ void fsrpc_list_dir(struct req *r, const char *body, size_t n)
 }
 
 /*
- * ---- Remove: like rm -rf; one folder is open at a time, and is read again after each one below it
- * ----
+ * ---- Remove, like rm -rf. Where it is stands in `at`, relative to the open root: a folder is
+ * opened from there without following a link anywhere (openat2), so that nobody can lead the
+ * removal out of the tree while it runs. One folder is open besides; it is read again after each
+ * one below it. ----
  */
 
 struct removal {
 	struct ev_job job;
 	struct req *r;
 	struct user u;
-	char *root, *at;                         /* `at` is root or below */
+	char *path;                              /* of the root */
+	int root;
+	char *at;                                /* "." or "a/b" */
 	DIR *dir;                                /* of `at` */
+	unsigned rounds;
 };
 
 static void removal_free(struct req *r)
@@ -433,7 +367,8 @@ static void removal_free(struct req *r)
 	ev_job_del(&m->job);
 	if (m->dir)
 		closedir(m->dir);
-	free(m->root);
+	fd_close(m->root);
+	free(m->path);
 	free(m->at);
 	free(m);
 	r->ctx = NULL;
@@ -442,16 +377,87 @@ static void removal_free(struct req *r)
 
 static const struct req_ops removal_ops = { .gone = removal_free };
 
-/* The folder `at` is empty: goes up. 1 = all is done. */
+static void removal_close(struct removal *m)
+{
+	if (m->dir)
+		closedir(m->dir);
+	m->dir = NULL;
+}
+
+static int removal_open(struct removal *m)
+{
+	int fd = fd_openat_beneath(m->root, m->at, O_RDONLY | O_DIRECTORY, 0);
+
+	if (fd < 0)
+		return fd;
+	m->dir = fdopendir(fd);
+	if (!m->dir) {
+		int r = -errno;
+
+		fd_close(fd);
+		return r;
+	}
+	return 0;
+}
+
+/* Removes the folder `at`, which is not the root, and goes up. */
+static int removal_rmdir(struct removal *m)
+{
+	char *slash = strrchr(m->at, '/');
+	autofree char *name = x_strdup(slash ? slash + 1 : m->at);
+	autoclose int parent = -1;
+
+	if (slash)
+		*slash = '\0';
+	else
+		str_copy(m->at, 2, ".");
+	parent = fd_openat_beneath(m->root, m->at, O_PATH | O_DIRECTORY, 0);
+	if (parent < 0)
+		return parent;
+	return unlinkat(parent, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+/*
+ * The folder `at` is empty, or is no longer what it was: goes up, where what is left is seen again.
+ * 1 = all is done.
+ */
 static int removal_up(struct removal *m)
 {
-	closedir(m->dir);
-	m->dir = NULL;
-	if (rmdir(m->at) < 0 && errno != ENOENT)
-		return -errno;
-	if (str_eq(m->at, m->root))
-		return 1;
-	*strrchr(m->at, '/') = '\0';
+	bool top = str_eq(m->at, ".");
+	int r;
+
+	removal_close(m);
+	r = !top ? removal_rmdir(m) : rmdir(m->path) < 0 ? -errno : 0;
+	if (r == 0 || r == -ENOENT)
+		return top;
+	if ((r == -ENOTEMPTY || r == -ENOTDIR || r == -ELOOP) && m->rounds++ < REMOVAL_ROUNDS_MAX)
+		return 0;
+	return r;
+}
+
+/*
+ * Into a folder. A way that becomes too long is cut off: what is below moves up to the root, where
+ * a short name leads to it.
+ */
+static int removal_down(struct removal *m, const char *name)
+{
+	char *down = str_eq(m->at, ".") ? x_strdup(name) : x_asprintf("%s/%s", m->at, name);
+
+	if (strlen(down) > PATHS_MAX / 2) {
+		char random[17];
+
+		str_random_hex(random, 8);
+		if (renameat(dirfd(m->dir), name, m->root, random) < 0) {
+			free(down);
+			return -errno;
+		}
+		removal_close(m);
+		free(down);
+		return 0;
+	}
+	removal_close(m);
+	free(m->at);
+	m->at = down;
 	return 0;
 }
 
@@ -459,13 +465,12 @@ static int removal_up(struct removal *m)
 static int removal_one(struct removal *m)
 {
 	struct dirent *de;
-	char *down;
+	int r = m->dir ? 0 : removal_open(m);
 
-	if (!m->dir) {
-		m->dir = opendir(m->at);
-		if (!m->dir)
-			return -errno;
-	}
+	if (r == -ENOENT || r == -ENOTDIR || r == -ELOOP)
+		return removal_up(m);
+	if (r < 0)
+		return r;
 	errno = 0;
 	de = readdir(m->dir);
 	if (!de)
@@ -474,14 +479,7 @@ static int removal_one(struct removal *m)
 		return 0;
 	if (unlinkat(dirfd(m->dir), de->d_name, 0) == 0 || errno == ENOENT)
 		return 0;
-	if (errno != EISDIR)
-		return -errno;
-	down = x_asprintf("%s/%s", m->at, de->d_name);
-	free(m->at);
-	m->at = down;
-	closedir(m->dir);
-	m->dir = NULL;
-	return 0;
+	return errno == EISDIR ? removal_down(m, de->d_name) : -errno;
 }
 
 static void removal_step(struct ev_job *j)
@@ -496,10 +494,27 @@ static void removal_step(struct ev_job *j)
 	if (ret == 0)
 		return;
 	if (ret < 0)
-		fail(r, ret, "cannot remove", m->at);
+		connect_fail(r, connect_code_of(ret), "cannot remove '%s' of '%s': %s", m->at,
+			     m->path, strerror(-ret));
 	else
 		connect_answer(r, "{}");
 	removal_free(r);
+}
+
+/* As the user. 1 = it is a folder, which *ret_root opens. */
+static int remove_one(const char *path, int *ret_root)
+{
+	if (str_eq(path, "/"))
+		return -EPERM;
+	if (unlink(path) == 0 || errno == ENOENT || errno == ENOTDIR)
+		return 0;
+	if (errno != EISDIR)
+		return -errno;
+	*ret_root = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (*ret_root >= 0)
+		return 1;
+	/* A folder that cannot be read may be an empty one. */
+	return rmdir(path) == 0 ? 0 : -errno;
 }
 
 void fsrpc_remove(struct req *r, const char *body, size_t n)
@@ -507,30 +522,29 @@ void fsrpc_remove(struct req *r, const char *body, size_t n)
 	struct path_req q = { 0 };
 	struct removal *m;
 	struct user u;
-	int ret;
+	int ret, root = -1;
 
-	if (!begin(r, body, n, false, &u, &q))
+	if (!begin(r, body, n, PATH_NEEDED, &u, &q))
 		return;
 	ret = users_enter(&u);
-	if (ret == 0 && str_eq(q.path, "/"))
-		ret = -EPERM;
-	if (ret == 0 && unlink(q.path) < 0)
-		ret = -errno;
+	if (ret == 0)
+		ret = remove_one(q.path, &root);
 	users_leave();
-	if (ret == 0 || ret == -ENOENT || ret == -ENOTDIR) {
+	if (ret == 0) {
 		connect_answer(r, "{}");
-	} else if (ret == -EISDIR) {
+	} else if (ret < 0) {
+		fail(r, ret, "cannot remove", q.path);
+	} else {
 		m = x_alloc(sizeof(*m));
 		list_init(&m->job.node);
 		m->r = r;
 		m->u = u;
-		m->root = x_strdup(q.path);
-		m->at = TAKE(q.path);
+		m->root = root;
+		m->at = x_strdup(".");
+		m->path = TAKE(q.path);
 		r->ctx = m;
 		r->ops = &removal_ops;
 		ev_job_add(r->a->ev, &m->job, removal_step);
-	} else {
-		fail(r, ret, "cannot remove", q.path);
 	}
 	path_req_done(&q);
 }

@@ -1,6 +1,6 @@
 /*
- * Every decoder of a request body, the multipart parser, and the envelopes of a client stream, with
- * the same bytes.
+ * Every decoder of a request body, the multipart parser, the envelopes of a client stream, and what
+ * reads the fields of a download, with the same bytes.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,6 +9,7 @@
 #include "spaced-guest/decode.h"
 #include "spaced-guest/envelope.h"
 #include "spaced-guest/multipart.h"
+#include "spaced-guest/negotiate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -29,7 +30,8 @@ static void rpcs(const char *p, size_t n)
 	struct input_req input = { 0 };
 	struct signal_req sig = { 0 };
 	struct update_req update = { 0 };
-	struct path_req path = { 0 }, move = { 0 };
+	struct path_req path = { 0 }, move = { 0 }, watch = { 0 };
+	struct watcher_req watcher;
 	struct init_req *init = calloc(1, sizeof(*init));
 	struct err e;
 	bool warm;
@@ -46,6 +48,10 @@ static void rpcs(const char *p, size_t n)
 	path_req_done(&path);
 	decode_move(p, n, &move, &e);
 	path_req_done(&move);
+	if (decode_watch(p, n, &watch, &e) == 0 && !watch.path)
+		abort();
+	path_req_done(&watch);
+	decode_watcher(p, n, &watcher, &e);
 	if (decode_init(p, n, init, &e) == 0 &&
 	    (init->n_entropy < DECODE_ENTROPY_MIN || init->n_entropy > DECODE_ENTROPY_MAX))
 		abort();
@@ -97,6 +103,30 @@ static size_t stream(const char *p, size_t n, size_t piece)
 	return messages;
 }
 
+static void fields(const char *p, size_t n)
+{
+	static const char *const names[] = { "If-Match",      "If-None-Match", "If-Modified-Since",
+					     "If-Unmodified-Since", "If-Range", "Range" };
+	struct validator v = { .etag = "\"tag\"", .mtime_s = 784111777 };
+	struct http_head *h = calloc(1, sizeof(*h));
+	char *text = strndup(p, n);
+	uint64_t first, last;
+	bool conditional;
+	int status;
+
+	negotiate_coding(text);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		h->fields[0] = (struct http_field){ names[i], text };
+		h->n_fields = 1;
+		negotiate_condition(h, &v, &conditional);
+		status = negotiate_range(h, &v, 1000, &first, &last);
+		if (status == 206 && (first > last || last >= 1000))
+			abort();
+	}
+	free(text);
+	free(h);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const struct multipart_ops ops = { begin, piece, end };
@@ -105,6 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	rpcs((const char *)data, size);
 	if (stream((const char *)data, size, 1) != stream((const char *)data, size, STREAM_BEHIND))
 		abort();
+	fields((const char *)data, size);
 	m = multipart_new("multipart/form-data; boundary=b", &ops, NULL);
 	for (size_t i = 0; i < size && multipart_feed(m, (const char *)data + i, 1) == 0; i++)
 		;

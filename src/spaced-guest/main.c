@@ -25,6 +25,8 @@
 #include "spaced-guest/channel.h"
 #include "spaced-guest/network.h"
 #include "spaced-guest/process.h"
+#include "spaced-guest/watch.h"
+#include "spaced-guest/watch_rpc.h"
 
 #define PORT_WAIT_MS 10000
 #define CGROUPS "/sys/fs/cgroup"
@@ -171,6 +173,7 @@ static int serve(struct agent *a, const struct options *o, int port, struct err 
 		return err_errno(e, r, "cannot watch signals");
 	a->cgroups = cgroups_open(o->cgroup, a->in_vm);
 	a->procs = procs_new(a);
+	a->watches = watches_new();
 	if (a->in_vm && network_up(e) < 0)
 		log_warn("no network", F_ERR(e));
 	r = open_channel(a, o, port, e);
@@ -183,6 +186,8 @@ static int serve(struct agent *a, const struct options *o, int port, struct err 
 	}
 	if (r < 0)
 		err_wrap(e, "the agent ends");
+	watch_rpc_done(a);
+	watches_free(a->watches);
 	procs_free(a->procs);
 	cgroups_close(a->cgroups);
 	fd_close(signals.watch.fd);

@@ -17,6 +17,7 @@
 #include "spaced-guest/metrics.h"
 #include "spaced-guest/process.h"
 #include "spaced-guest/text.h"
+#include "spaced-guest/watch_rpc.h"
 
 #define CHUNK_FRAMING 32                         /* bytes around a chunk, at most */
 #define SMALL_BODY (64 << 10)
@@ -61,6 +62,7 @@ static const struct route routes[] = {
 	{ "GET", "/envs", ROUTE_DATA | ROUTE_QUIET, 1, envs, NULL },
 	{ "GET", "/files", ROUTE_DATA, 1, files_get, NULL },
 	{ "POST", "/files", ROUTE_DATA, 0, NULL, files_post },
+	{ "POST", "/files/compose", ROUTE_DATA, SMALL_BODY, files_compose, NULL },
 	RPC("process.Process", "Start", DECODE_BODY_MAX, process_start),
 	RPC("process.Process", "Connect", SMALL_BODY, process_connect),
 	RPC("process.Process", "List", SMALL_BODY, process_list),
@@ -74,6 +76,10 @@ static const struct route routes[] = {
 	RPC("filesystem.Filesystem", "MakeDir", SMALL_BODY, fsrpc_make_dir),
 	RPC("filesystem.Filesystem", "Move", SMALL_BODY, fsrpc_move),
 	RPC("filesystem.Filesystem", "Remove", SMALL_BODY, fsrpc_remove),
+	RPC("filesystem.Filesystem", "WatchDir", SMALL_BODY, watch_dir),
+	RPC("filesystem.Filesystem", "CreateWatcher", SMALL_BODY, watch_create),
+	RPC("filesystem.Filesystem", "GetWatcherEvents", SMALL_BODY, watch_events),
+	RPC("filesystem.Filesystem", "RemoveWatcher", SMALL_BODY, watch_remove),
 };
 
 /* ---- life of a request ---- */
@@ -131,7 +137,7 @@ void req_start(struct req *r, int status, const char *content_type, const struct
 		http_put_field(&r->out, "X-Request-Id", r->id);
 	if (r->chunked)
 		http_put_field(&r->out, "Transfer-Encoding", "chunked");
-	else if (status != 204)
+	else if (status != 204 && status != 304)
 		http_put_fieldf(&r->out, "Content-Length", "%lld", (long long)length);
 	http_put_end(&r->out);
 }
@@ -145,7 +151,7 @@ size_t req_room(const struct req *r)
 
 void req_put(struct req *r, const void *p, size_t n)
 {
-	if (n == 0)
+	if (n == 0 || r->no_body)
 		return;
 	if (r->chunked)
 		http_put_chunk(&r->out, p, n);
@@ -157,7 +163,7 @@ void req_finish(struct req *r)
 {
 	if (r->finished)
 		return;
-	if (r->chunked)
+	if (r->chunked && !r->no_body)
 		http_put_chunk(&r->out, NULL, 0);
 	r->finished = true;
 	r->state = REQ_DRAIN;
@@ -272,7 +278,7 @@ static const struct route *find_route(struct req *r, const char *path, bool *ret
 		    !str_eq(routes[i].path, path))
 			continue;
 		*ret_path_known = true;
-		if (str_eq(routes[i].method, r->head.method))
+		if (str_eq(routes[i].method, r->no_body ? "GET" : r->head.method))
 			return &routes[i];
 	}
 	return NULL;
@@ -308,6 +314,7 @@ static void on_head(struct req *r)
 	autofree char *path = NULL;
 	bool known = false;
 
+	r->no_body = str_eq(r->head.method, "HEAD");
 	if (id && str_is(id, 1, REQ_ID_MAX,
 			 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."))
 		str_copy(r->id, sizeof(r->id), id);

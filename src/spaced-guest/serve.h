@@ -57,6 +57,7 @@ struct req {
 	struct buf out;
 	bool answered;                   /* the answer's head was written */
 	bool chunked;
+	bool no_body;                    /* HEAD: answered like GET, without what follows the head */
 	bool finished;                   /* the answer is complete in `out` */
 	bool ended;                      /* END was sent */
 	bool held;                       /* req_hold */

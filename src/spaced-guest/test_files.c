@@ -513,8 +513,6 @@ static void test_filesystem(void **state)
 	assert_non_null(strstr(body, "\"name\":\"place\""));
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Move", json, &body), 404);
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Stat", "{\"path\":7}", &body), 400);
-	assert_int_equal(rpc(&host, "filesystem.Filesystem/WatchDir", "{\"path\":\"/\"}", &body),
-			 501);
 	assert_int_equal(rpc(&host, "filesystem.Filesystem/Remove", "{\"path\":\"/\"}", &body),
 			 403);
 	assert_int_equal(fs("Remove", "tree/nothing", "", &body), 200);

@@ -396,7 +396,8 @@ struct call *stream_new(struct host *h, const char *method, const char *fields, 
 
 	snprintf(all, sizeof(all), "Content-Type: application/connect+json\r\n%s",
 		 fields ? fields : "");
-	snprintf(target, sizeof(target), "/process.Process/%s", method);
+	snprintf(target, sizeof(target), "/%s%s", strchr(method, '/') ? "" : "process.Process/",
+		 method);
 	buf_init(&b, CALL_MAX);
 	buf_put(&b, "", 1);
 	buf_put(&b, &be, 4);

@@ -76,7 +76,7 @@ int host_call(struct host *h, bool control, const char *method, const char *targ
 	      const char *fields, const char *body, const char **ret_body);
 int rpc(struct host *h, const char *method, const char *json, const char **ret_body);
 
-/* Streams. */
+/* Streams. method: of process.Process, or "SERVICE/METHOD". */
 struct call *stream_new(struct host *h, const char *method, const char *fields, const char *json);
 /*
  * The next envelope's payload (static buffer), NULL = the stream is over. *ret_flags 2 =
