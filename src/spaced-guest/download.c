@@ -135,9 +135,11 @@ static void download_room(struct req *r)
 
 	if (d->left >= 0 && buf_len(&r->out))
 		return;
+	r->again = false;
 	for (int i = 0; i < READS_IN_A_TURN; i++)
 		if (!(d->left >= 0 ? download_direct(r, d) : download_chunk(r, d)))
 			return;
+	r->again = d->gz;                        /* the packer may have kept all of it */
 }
 
 static const struct req_ops download_ops = { .room = download_room, .gone = download_free };

@@ -528,7 +528,7 @@ static bool pump_one(struct req *r)
 		r->ops->room(r);
 		if (!mux_user(m, stream))        /* the handler cut it */
 			return true;
-		moved |= r->finished || before != buf_len(&r->out) + buf_len(mux_out(m));
+		moved |= r->finished || r->again || before != buf_len(&r->out) + buf_len(mux_out(m));
 	}
 	return moved;
 }

@@ -63,6 +63,7 @@ struct req {
 	bool held;                       /* req_hold */
 	size_t owed;                     /* bytes that came while held */
 	bool counts;                     /* as activity */
+	bool again;                      /* set by ops->room: it put nothing, but has more to do at once */
 	const struct req_ops *ops;
 	void *ctx;
 };

@@ -190,7 +190,10 @@ static void test_decode(void **state)
 	OK(decode_path, "{\"path\":\"/x\",\"depth\":3}", &p);
 	assert_true(p.depth == 3 && str_eq(p.path, "/x"));
 	path_req_done(&p);
-	BAD(decode_path, "{\"depth\":3}", &p);
+	OK(decode_path, "{\"depth\":3}", &p);
+	assert_string_equal(p.path, "");
+	path_req_done(&p);
+	BAD(decode_path, "{\"path\":1}", &p);
 	BAD(decode_move, "{\"source\":\"a\"}", &p);
 	path_req_done(&p);
 }

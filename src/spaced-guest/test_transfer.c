@@ -213,6 +213,11 @@ static void test_packed(void **state)
 	assert_null(http_get(&c->head, "Content-Encoding"));
 	assert_int_equal(c->head.length, n);
 	call_free(&host, c);
+	/* So packed that the packer says nothing for a long time. */
+	assert_int_equal(truncate(at("packed"), 64 << 20), 0);
+	c = call("GET", at("packed"), "Accept-Encoding: gzip\r\n", NULL, 0);
+	assert_true(c->complete && buf_len(&c->body) < n);
+	call_free(&host, c);
 }
 
 /* Files that are made as they are read, with a size that says nothing. */
