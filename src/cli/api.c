@@ -11,26 +11,55 @@
 #include "cli/cli.h"
 
 #define API_NEXT_MAX 256
+#define API_PAGES_MAX 10000
 
-static int answer_error(const struct http_answer *a, struct err *e)
+/* What an error of the API means for what the caller does next; the rest is -EREMOTEIO. */
+static const struct { int status, num; const char *hint; } statuses[] = {
+	{ 401, -EACCES, "is the key right? `space env` shows which one is used" },
+	{ 404, -ENOENT, NULL },
+	{ 409, -EBUSY, NULL },
+	{ 413, -E2BIG, NULL },
+	{ 422, -EINVAL, NULL },
+	{ 429, -EAGAIN, "try again in a moment" },
+	{ 501, -ENOSYS, NULL },
+	{ 502, -ENOTCONN, NULL },
+	{ 503, -EAGAIN, "try again in a moment" },
+	{ 504, -ETIMEDOUT, NULL },
+	{ 507, -ENOSPC, NULL },
+};
+
+static const char *string_of(json_t *v, const char *name)
+{
+	return json_string_value(json_object_get(v, name));
+}
+
+/*
+ * Three forms of errors: E2B's {"code": 404, "message", "error_code"}, problems (RFC 9457) with
+ * "title", "detail", "code" and "request_id", and the guest's {"code": "not_found", "message"}.
+ */
+int api_error(struct cli *c, int status, const char *req_id, const char *body, size_t n,
+	      struct err *e)
 {
 	json_error_t je;
-	json_t *v = json_loadb(a->body ? a->body : "", a->body_len, 0, &je);
-	const char *message = NULL, *code = NULL;     /* E2B's form, or a problem (RFC 9457) */
-	int num = a->head.status == 404 ? -ENOENT : a->head.status == 401 ? -EACCES : -EREMOTEIO;
+	json_t *v = json_loadb(n ? body : "null", n ? n : 4, JSON_DECODE_ANY, &je);
+	const char *text = string_of(v, "detail") ?: string_of(v, "message") ?: string_of(v, "title");
+	const char *code = string_of(v, "error_code") ?: string_of(v, "code") ?: "";
+	const char *hint = NULL;
+	int num = -EREMOTEIO;
 
-	if (v) {
-		message = json_string_value(json_object_get(v, "message"))
-				  ?: json_string_value(json_object_get(v, "detail"));
-		code = json_string_value(json_object_get(v, "error_code"))
-			       ?: json_string_value(json_object_get(v, "code"));
+	for (size_t i = 0; i < ARRAY_LEN(statuses); i++) {
+		if (statuses[i].status != status)
+			continue;
+		num = statuses[i].num;
+		hint = statuses[i].hint;
 	}
-	if (a->head.status == 401)
-		err_set_code(e, num, "unauthorized", "the API refused the key: %s",
-			     message ? message : "401");
-	else
-		err_set_code(e, num, code ? code : "", "%s",
-			     message ? message : http_reason(a->head.status));
+	if (!text)
+		text = http_reason(status);
+	(void)str_copy(c->request_id, sizeof(c->request_id),
+		       string_of(v, "request_id") ?: req_id ?: "");
+	err_set_code(e, num, status == 401 && !*code ? "unauthorized" : code, "%s%s%s%s",
+		     status == 401 ? "the API refused the key: " : "", text, hint ? "; " : "",
+		     hint ? hint : "");
 	json_decref(v);
 	return num;
 }
@@ -64,7 +93,8 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 	if (r < 0)
 		return r;
 	if (a.head.status >= 300) {
-		r = answer_error(&a, e);
+		r = api_error(c, a.head.status, http_get(&a.head, "X-Request-Id"), a.body,
+			      a.body_len, e);
 	} else if (a.body_len) {
 		*ret = json_loadb(a.body, a.body_len, JSON_DECODE_ANY, &je);
 		if (!*ret)
@@ -72,7 +102,7 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 				    je.text);
 		else if (ret_next && str_copy(ret_next, API_NEXT_MAX,
 					      http_get(&a.head, "X-Next-Token") ?: "") < 0)
-			ret_next[0] = '\0';
+			r = err_set(e, -EBADMSG, "the token of the next page is too long");
 	}
 	http_answer_done(&a);
 	return r;
@@ -93,6 +123,7 @@ int api_list(struct cli *c, json_t **ret, struct err *e)
 	struct http_field fields[] = { { "X-API-Key", c->api_key }, { NULL, NULL } };
 	char target[64 + API_NEXT_MAX] = "/v1/sandboxes", next[API_NEXT_MAX] = "";
 	json_t *all = json_array(), *page;
+	unsigned pages = 0;
 	int r;
 
 	do {
@@ -104,7 +135,7 @@ int api_list(struct cli *c, json_t **ret, struct err *e)
 		json_array_extend(all, page);
 		json_decref(page);
 		(void)str_format(target, sizeof(target), "/v1/sandboxes?nextToken=%s", next);
-	} while (next[0]);
+	} while (next[0] && ++pages < API_PAGES_MAX);
 	*ret = all;
 	return 0;
 }
@@ -112,15 +143,28 @@ int api_list(struct cli *c, json_t **ret, struct err *e)
 int box_call(struct cli *c, const struct box *b, const char *method, const char *target,
 	     json_t *body, json_t **ret, struct err *e)
 {
-	struct http_field fields[8];
-
-	box_fields(b, fields, "application/json", NULL);
-	return call(c, method, target, body, fields, ret, NULL, e);
+	return box_call_as(c, b, NULL, method, target, body, ret, e);
 }
 
-/* Says once a second on stderr that a wait goes on; a thread, since the call itself blocks. */
-struct progress { const char *what; pthread_mutex_t lock; pthread_cond_t cond; bool done; };
+int box_call_as(struct cli *c, const struct box *b, const char *user, const char *method,
+		const char *target, json_t *body, json_t **ret, struct err *e)
+{
+	char auth[128];
+	struct http_field fields[8];
 
+	if (user && box_user(user, auth, sizeof(auth), e) < 0)
+		return -EINVAL;
+	box_fields(b, fields, "application/json", user ? auth : NULL);
+	int r = call(c, method, target, body, fields, ret, NULL, e);
+
+	if (r == -EACCES)
+		err_set_code(e, r, "unauthorized", "the sandbox refused the access token");
+	if (r == -ENOTCONN)
+		err_set_code(e, r, "sandbox-not-running", "%s", BOX_NOT_RUNNING);
+	return r;
+}
+
+/* Once a second, on a terminal only, that a wait goes on; a thread, since the call itself blocks. */
 static void *progress_main(void *arg)
 {
 	struct progress *p = arg;
@@ -137,29 +181,45 @@ static void *progress_main(void *arg)
 		if (p->done)
 			break;
 		said = true;
-		fprintf(stderr, isatty(2) ? "\r%s... %d s" : "%s... %d s\n", p->what,
-			(int)((clock_mono_ms() - start) / 1000));
+		fprintf(stderr, "\r%s... %d s", p->what, (int)((clock_mono_ms() - start) / 1000));
 	}
-	if (said && isatty(2))
+	if (said)
 		fputs("\r\033[K", stderr);
 	pthread_mutex_unlock(&p->lock);
 	return NULL;
 }
 
+void progress_begin(struct cli *c, struct progress *p, const char *what)
+{
+	p->what = what;
+	p->done = false;
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->cond, NULL);
+	p->thread = !c->quiet && isatty(STDERR_FILENO) &&
+		    !pthread_create(&p->id, NULL, progress_main, p);
+}
+
+void progress_end(struct progress *p)
+{
+	if (p->thread) {
+		pthread_mutex_lock(&p->lock);
+		p->done = true;
+		pthread_cond_signal(&p->cond);
+		pthread_mutex_unlock(&p->lock);
+		pthread_join(p->id, NULL);
+	}
+	pthread_cond_destroy(&p->cond);
+	pthread_mutex_destroy(&p->lock);
+}
+
 int api_call_progress(struct cli *c, const char *what, const char *method, const char *target,
 		      json_t *body, json_t **ret, struct err *e)
 {
-	struct progress p = { what, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false };
-	pthread_t t;
-	bool thread = !c->quiet && !pthread_create(&t, NULL, progress_main, &p);
-	int r = api_call(c, method, target, body, ret, e);
+	struct progress p;
+	int r;
 
-	if (thread) {
-		pthread_mutex_lock(&p.lock);
-		p.done = true;
-		pthread_cond_signal(&p.cond);
-		pthread_mutex_unlock(&p.lock);
-		pthread_join(t, NULL);
-	}
+	progress_begin(c, &p, what);
+	r = api_call(c, method, target, body, ret, e);
+	progress_end(&p);
 	return r;
 }

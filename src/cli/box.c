@@ -10,35 +10,62 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "identity/identity.h"
 
 #define STREAM_IN_MAX (1024 * 1024)
 #define STREAM_MESSAGE_MAX (512 * 1024)
+#define STREAM_READ_MAX (256 * 1024)
 #define ENVELOPE_END 0x02
+#define ANSWER_ERROR_MAX 8192
+#define ANSWER_ERROR_MS 5000
+#define BOX_NAME_MAX 128
 
-static int expand_id(struct cli *c, const char *name, char id[64], struct err *e)
+/* What of the list fits: the whole name (metadata "name") before the beginning of an ID. */
+static size_t pick(json_t *list, const char *name, bool by_name, char id[64])
 {
-	json_t *list, *v;
+	json_t *v;
 	size_t i, found = 0;
-	int r = api_list(c, &list, e);
+
+	json_array_foreach(list, i, v) {
+		const char *s = json_string_value(json_object_get(v, "id"));
+		const char *called = json_string_value(
+			json_object_get(json_object_get(v, "metadata"), "name"));
+
+		if (!s || !(by_name ? str_eq(called, name) : str_starts(s, name)))
+			continue;
+		if (found++ == 0)
+			(void)str_copy(id, 64, s);
+	}
+	return found;
+}
+
+int box_id(struct cli *c, const char *name, char id[64], struct err *e)
+{
+	json_t *list;
+	size_t found;
+	int r = creds_load(c, e);
 
 	if (r < 0)
 		return r;
-	json_array_foreach(list, i, v) {
-		const char *s = json_string_value(json_object_get(v, "id"));
-
-		if (!s || !str_starts(s, name))
-			continue;
-		found++;
-		if (found == 1)
-			(void)str_copy(id, 64, s);
-	}
+	if (!*name || strlen(name) > BOX_NAME_MAX)
+		return err_set(e, -EINVAL, "\"%.*s\" is not the ID of a sandbox", BOX_NAME_MAX,
+			       name);
+	if (id_sandbox_ok(name))
+		return str_copy(id, 64, name);
+	r = api_list(c, &list, e);
+	if (r < 0)
+		return r;
+	found = pick(list, name, true, id);
+	if (!found)
+		found = pick(list, name, false, id);
 	json_decref(list);
 	if (!found)
 		return err_set_code(e, -ENOENT, "sandbox-not-found",
-				    "there is no sandbox %s; `space ls --all` lists them", name);
+				    "there is no sandbox \"%s\"; `space ls --all` lists yours",
+				    name);
 	if (found > 1)
 		return err_set_code(e, -EINVAL, "ambiguous",
-				    "%s fits %zu sandboxes; give more of the ID", name, found);
+				    "\"%s\" fits %zu sandboxes; give more of the ID", name, found);
 	return 0;
 }
 
@@ -47,22 +74,18 @@ int box_find(struct cli *c, const char *name, struct box *ret, struct err *e)
 	const char *token, *template;
 	char target[96];
 	json_t *v;
-	int r = creds_load(c, e);
+	int r;
 
 	memset(ret, 0, sizeof(*ret));
+	r = box_id(c, name, ret->id, e);
 	if (r < 0)
-		return r;
-	if (!str_is(name, 1, 40, "abcdefghijklmnopqrstuvwxyz0123456789"))
-		return err_set(e, -EINVAL, "\"%s\" is not the ID of a sandbox", name);
-	if (strlen(name) == 21)
-		(void)str_copy(ret->id, sizeof(ret->id), name);
-	else if ((r = expand_id(c, name, ret->id, e)) < 0)
 		return r;
 	(void)str_format(target, sizeof(target), "/sandboxes/%s", ret->id);
 	r = api_call(c, "GET", target, NULL, &v, e);
 	if (r == -ENOENT)
-		return err_set(e, r, "there is no sandbox %s (`space ls --all` lists yours)",
-			       ret->id);
+		return err_set_code(e, r, "sandbox-not-found",
+				    "there is no sandbox %s; `space ls --all` lists yours",
+				    ret->id);
 	if (r < 0)
 		return r;
 	token = json_string_value(json_object_get(v, "envdAccessToken"));
@@ -90,7 +113,7 @@ void box_fields(const struct box *b, struct http_field fields[8], const char *co
 	fields[n] = (struct http_field){ NULL, NULL };
 }
 
-static int user_authorization(const char *user, char *dst, size_t n, struct err *e)
+int box_user(const char *user, char *dst, size_t n, struct err *e)
 {
 	char plain[70], b64[STR_B64_LEN(sizeof(plain)) + 1];
 
@@ -100,20 +123,44 @@ static int user_authorization(const char *user, char *dst, size_t n, struct err 
 	return str_format(dst, n, "Basic %s", b64);
 }
 
-static int check_head(struct stream *s, struct err *e)
+int box_answer_error(struct cli *c, const struct http_head *head, struct buf *rest, int fd,
+		     struct err *e)
 {
-	int status = s->head.status;
+	struct http_dec dec;
+	struct buf body;
+	int r = 0;
 
-	if (status == 200)
-		return 0;
-	stream_close(s);
-	if (status == 502)
-		return err_set_code(e, -ENOENT, "sandbox-not-running",
-				    "the sandbox does not run; `space start` starts a stopped one");
-	if (status == 401)
+	buf_init(&body, ANSWER_ERROR_MAX);
+	http_dec_init(&dec, head, ANSWER_ERROR_MAX);
+	while (r == 0) {
+		enum http_error he;
+		const char *data;
+		size_t used, len;
+
+		r = http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data, &len, &he);
+		if (r < 0)
+			break;
+		buf_put(&body, data, len);
+		buf_consume(rest, used);
+		if (r || buf_len(rest))
+			continue;
+		ssize_t n = buf_read_fd(rest, fd, ANSWER_ERROR_MAX);
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+
+		if (n == -EAGAIN && poll(&p, 1, ANSWER_ERROR_MS) == 1)
+			continue;
+		if (n <= 0)
+			break;
+	}
+	r = api_error(c, head->status, http_get(head, "X-Request-Id"), buf_data(&body),
+		      buf_len(&body), e);
+	buf_done(&body);
+	if (head->status == 502)
+		return err_set_code(e, -ENOTCONN, "sandbox-not-running", "%s", BOX_NOT_RUNNING);
+	if (head->status == 401)
 		return err_set_code(e, -EACCES, "unauthorized",
-				    "the sandbox refused the access token");
-	return err_set(e, -EREMOTEIO, "the sandbox answered %d %s", status, http_reason(status));
+				    "the sandbox refused the access token or the user");
+	return r;
 }
 
 int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request,
@@ -134,7 +181,7 @@ int stream_open(struct cli *c, const struct box *b, const char *target, json_t *
 				.timeout_ms = CLI_TIMEOUT_MS };
 	int r;
 
-	if (user && (r = user_authorization(user, auth, sizeof(auth), e)) < 0)
+	if (user && (r = box_user(user, auth, sizeof(auth), e)) < 0)
 		return r;
 	box_fields(b, fields, "application/connect+json", user ? auth : NULL);
 	for (int i = 0; i < 4; i++)
@@ -150,7 +197,12 @@ int stream_open(struct cli *c, const struct box *b, const char *target, json_t *
 		return r;
 	}
 	http_dec_init(&ret->dec, &ret->head, UINT64_MAX);
-	return check_head(ret, e);
+	fd_set_nonblock(ret->fd, true);
+	if (ret->head.status == 200)
+		return 0;
+	r = box_answer_error(c, &ret->head, &ret->rest, ret->fd, e);
+	stream_close(ret);
+	return r;
 }
 
 void stream_close(struct stream *s)
@@ -169,9 +221,14 @@ static size_t envelope_len(const struct buf *b)
 	return ((size_t)p[1] << 24) | ((size_t)p[2] << 16) | ((size_t)p[3] << 8) | p[4];
 }
 
-bool stream_has_message(struct stream *s)
+static bool has_message(const struct stream *s)
 {
 	return buf_len(&s->body) >= 5 && buf_len(&s->body) - 5 >= envelope_len(&s->body);
+}
+
+bool stream_has_more(const struct stream *s)
+{
+	return has_message(s) || (buf_len(&s->rest) && !s->whole);
 }
 
 static int end_of_stream(json_t *v, struct err *e)
@@ -188,9 +245,9 @@ static int end_of_stream(json_t *v, struct err *e)
 	return r;
 }
 
-static int decode_some(struct stream *s, bool *ret_done, struct err *e)
+static int decode_some(struct stream *s, struct err *e)
 {
-	while (buf_len(&s->rest) && !*ret_done && buf_len(&s->body) < STREAM_MESSAGE_MAX) {
+	while (buf_len(&s->rest) && !s->whole && buf_len(&s->body) < STREAM_MESSAGE_MAX) {
 		enum http_error he;
 		const char *data;
 		size_t used, n;
@@ -202,52 +259,51 @@ static int decode_some(struct stream *s, bool *ret_done, struct err *e)
 		if (n && buf_put(&s->body, data, n) < 0)
 			return err_set(e, -EMSGSIZE, "a message of the stream is too large");
 		buf_consume(&s->rest, used);
-		*ret_done = r == 1;
+		s->whole = r == 1;
 		if (!used && !n)
 			break;
 	}
 	return 0;
 }
 
+static int take_message(struct stream *s, json_t **ret, struct err *e)
+{
+	size_t len = envelope_len(&s->body);
+	bool end = buf_data(&s->body)[0] & ENVELOPE_END;
+	json_error_t je;
+	json_t *v = json_loadb(buf_data(&s->body) + 5, len, 0, &je);
+
+	buf_consume(&s->body, len + 5);
+	if (!v)
+		return err_set(e, -EBADMSG, "a message of the stream is not JSON: %s", je.text);
+	if (end)
+		return end_of_stream(v, e);
+	*ret = v;
+	return 1;
+}
+
 int stream_next(struct stream *s, json_t **ret, struct err *e)
 {
-	bool done = false;
-
 	for (;;) {
-		int r = decode_some(s, &done, e);
+		int r = decode_some(s, e);
 		ssize_t n;
 
 		if (r < 0)
 			return r;
-		if (stream_has_message(s)) {
-			size_t len = envelope_len(&s->body);
-			bool end = buf_data(&s->body)[0] & ENVELOPE_END;
-			json_error_t je;
-			json_t *v = json_loadb(buf_data(&s->body) + 5, len, 0, &je);
-
-			buf_consume(&s->body, len + 5);
-			if (!v)
-				return err_set(e, -EBADMSG,
-					       "a message of the stream is not JSON: %s", je.text);
-			if (end)
-				return end_of_stream(v, e);
-			*ret = v;
-			return 1;
-		}
-		if (buf_len(&s->body) >= 5 && envelope_len(&s->body) > STREAM_MESSAGE_MAX)
+		if (has_message(s))
+			return take_message(s, ret, e);
+		if (buf_len(&s->body) >= 5 && envelope_len(&s->body) > STREAM_MESSAGE_MAX - 5)
 			return err_set(e, -EMSGSIZE, "a message of the stream is too large");
-		n = done ? 0 : buf_read_fd(&s->rest, s->fd, 256 * 1024);
-		if (n == -EAGAIN || n == -EINTR) {
-			struct pollfd p = { .fd = s->fd, .events = POLLIN };
-
-			poll(&p, 1, -1);
+		n = s->whole ? 0 : buf_read_fd(&s->rest, s->fd, STREAM_READ_MAX);
+		if (n == -EAGAIN)
+			return -EAGAIN;
+		if (n == -EINTR)
 			continue;
-		}
-		if (n < 0)
+		if (n < 0 && n != -ECONNRESET)
 			return err_errno(e, (int)n, "the connection to the sandbox broke");
-		if (n == 0)
+		if (n <= 0)
 			return err_set_code(
 				e, -ECONNRESET, "stream-cut",
-				"the stream was cut: the sandbox was stopped, replaced or deleted");
+				"the stream was cut: the sandbox was paused, stopped, replaced or deleted");
 	}
 }

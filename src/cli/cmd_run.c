@@ -1,41 +1,71 @@
-/* Commands that act inside a sandbox: exec, shell, ps, cp. */
+/* Commands that act inside a sandbox: exec, shell, connect, ps. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/alloc.h"
-#include "base/fd.h"
 #include "base/str.h"
 #include "cli/cli.h"
 
-#define PARSED(n) if ((n) < 0) return (n) == -2 ? 0 : 2
-#define CP_ERROR_MAX 8192
-#define CP_CHUNK (256 * 1024)
-#define CP_TIMEOUT_MS 600000
+/* As docker exec has it: what kept the command from running is no exit code of the command. */
+#define EXIT_OURS 125
+#define EXIT_CANNOT 126
+#define EXIT_NOT_FOUND 127
+
+#define PARSED_RUN(n) if ((n) < 0) return (n) == -2 ? 0 : EXIT_OURS
+
+/* What a run gave, as an exit code; an error is said. */
+static int run_exit(struct cli *c, int r, const struct run_result *result, const struct err *e)
+{
+	if (r >= 0)
+		return r;
+	cli_fail(c, e);
+	return result->refused == RUN_NOT_FOUND ? EXIT_NOT_FOUND
+	       : result->refused == RUN_CANNOT	? EXIT_CANNOT
+						: EXIT_OURS;
+}
+
+static void say_detached(struct cli *c, const struct box *b, int64_t pid)
+{
+	if (c->json) {
+		json_t *v = json_pack("{s:s,s:I}", "sandboxID", b->id, "pid", (json_int_t)pid);
+
+		cli_print_json(v);
+		json_decref(v);
+	} else {
+		printf("%lld\n", (long long)pid);
+	}
+}
 
 int cmd_exec(struct cli *c, int argc, char **argv)
 {
-	const char *in = NULL, *tty = NULL, *user = NULL, *cwd = NULL,
+	const char *in = NULL, *tty = NULL, *detach = NULL, *user = NULL, *cwd = NULL,
 		   *env[CLI_REPEAT_MAX + 1] = { 0 };
 	const struct cli_option opts[] = {
-		{ "-i", NULL, "pass our standard input on", &in, false },
-		{ "-t", NULL, "with a terminal", &tty, false },
-		{ "-u", "USER", "as this user (default: user)", &user, false },
-		{ "-w", "DIR", "in this folder", &cwd, false },
-		{ "-e", "K=V", "set a variable; may be repeated", env, true },
+		{ "-i, --interactive", NULL, "pass our standard input on", &in, false },
+		{ "-t, --tty", NULL, "with a terminal (with -i: ours, raw)", &tty, false },
+		{ "-d, --detach", NULL, "print its process number and leave it running", &detach,
+		  false },
+		{ "-u, --user", "USER", "as this user (default: user)", &user, false },
+		{ "-w, --workdir", "DIR", "in this folder", &cwd, false },
+		{ "-e, --env", "K=V", "set a variable, or pass on ours (K); may be repeated", env,
+		  true },
 		{ 0 },
 	};
 	int n = cli_parse(c, argc, argv, opts, 1), r;
+	struct run_result result = { 0 };
 	struct err e = { 0 };
 	struct box b;
 
-	PARSED(n);
+	PARSED_RUN(n);
 	if (n < 2)
-		return cli_usage_error(c, "it needs a sandbox and a command");
-	if (tty && !isatty(STDIN_FILENO))
-		return cli_usage_error(c, "-t needs a terminal as standard input");
+		return cli_usage_error(c, "it needs a sandbox and a command"), EXIT_OURS;
+	if (tty && in && !isatty(STDIN_FILENO))
+		return cli_usage_error(c, "-it needs a terminal as standard input; use -i alone"),
+		       EXIT_OURS;
+	if (detach && (in || tty))
+		return cli_usage_error(c, "-d goes without -i and -t"), EXIT_OURS;
 	r = box_find(c, argv[1], &b, &e);
 	if (r >= 0) {
 		struct run_spec spec = { .argv = argv + 2,
@@ -45,53 +75,144 @@ int cmd_exec(struct cli *c, int argc, char **argv)
 					 .env = env,
 					 .stdin_open = in != NULL,
 					 .tty = tty != NULL,
-					 .out_fd = 1,
-					 .err_fd = 2 };
+					 .detach = detach != NULL,
+					 .in_fd = STDIN_FILENO,
+					 .out_fd = STDOUT_FILENO,
+					 .err_fd = STDERR_FILENO };
 
-		r = run_in_box(c, &b, &spec, &e);
+		r = run_in_box_full(c, &b, &spec, &result, &e);
+		if (r == 0 && detach)
+			say_detached(c, &b, result.pid);
 	}
-	return r < 0 ? (cli_fail(c, &e), 125) : r;
+	return run_exit(c, r, &result, &e);
+}
+
+static int open_shell(struct cli *c, const struct box *b, const char *user)
+{
+	char *const shell[] = { (char *)"/bin/bash", (char *)"-i", (char *)"-l", NULL };
+	const char *env[] = { "LANG=C.UTF-8", "LC_ALL=C.UTF-8", NULL };
+	struct run_spec spec = { .argv = shell,
+				 .argc = 3,
+				 .user = user,
+				 .env = env,
+				 .stdin_open = true,
+				 .tty = true,
+				 .in_fd = STDIN_FILENO,
+				 .out_fd = STDOUT_FILENO,
+				 .err_fd = STDERR_FILENO };
+	struct run_result result = { 0 };
+	struct err e = { 0 };
+	int r = run_in_box_full(c, b, &spec, &result, &e);
+
+	return run_exit(c, r, &result, &e);
 }
 
 int cmd_shell(struct cli *c, int argc, char **argv)
 {
 	const char *user = NULL;
 	const struct cli_option opts[] = {
-		{ "-u", "USER", "as this user (default: user)", &user, false }, { 0 }
+		{ "-u, --user", "USER", "as this user (default: user)", &user, false }, { 0 }
 	};
-	char *const shell[] = { (char *)"/bin/bash", (char *)"-i", (char *)"-l", NULL };
-	int n = cli_parse(c, argc, argv, opts, -1), r;
+	int n = cli_parse(c, argc, argv, opts, -1);
+	struct run_result none = { 0 };
 	struct err e = { 0 };
 	struct box b;
 
-	PARSED(n);
+	PARSED_RUN(n);
 	if (n != 1)
-		return cli_usage_error(c, "which sandbox?");
+		return cli_usage_error(c, n ? "it takes one sandbox; use `space exec` for a command"
+					    : "which sandbox?"),
+		       EXIT_OURS;
 	if (!isatty(STDIN_FILENO))
-		return cli_usage_error(c, "standard input is not a terminal; use `space exec -i`");
-	r = box_find(c, argv[1], &b, &e);
-	if (r >= 0) {
-		const char *env[] = { "LANG=C.UTF-8", "LC_ALL=C.UTF-8", NULL };
-		struct run_spec spec = { .argv = shell,
-					 .argc = 3,
-					 .user = user,
-					 .env = env,
-					 .tty = true,
-					 .out_fd = 1,
-					 .err_fd = 2 };
+		return cli_usage_error(c, "standard input is not a terminal; use `space exec -i`"),
+		       EXIT_OURS;
+	if (box_find(c, argv[1], &b, &e) < 0)
+		return run_exit(c, -1, &none, &e);
+	return open_shell(c, &b, user);
+}
 
-		r = run_in_box(c, &b, &spec, &e);
+/* "Wakes it if need be" is the server's work: one call for a running, a paused sandbox alike. */
+static int wake(struct cli *c, const char *id, uint64_t seconds, json_t **ret, struct err *e)
+{
+	json_t *body = json_object();
+	char target[96];
+	int r;
+
+	if (seconds)
+		json_object_set_new(body, "timeout", json_integer((json_int_t)seconds));
+	(void)str_format(target, sizeof(target), "/v1/sandboxes/%s/connect", id);
+	r = api_call_progress(c, "waking", "POST", target, body, ret, e);
+	json_decref(body);
+	return r;
+}
+
+int cmd_connect(struct cli *c, int argc, char **argv)
+{
+	const char *user = NULL, *timeout = NULL, *no_shell = NULL;
+	const struct cli_option opts[] = {
+		{ "-u, --user", "USER", "as this user (default: user)", &user, false },
+		{ "--timeout", "TIME", "life from now on, never made shorter", &timeout,
+		  false },
+		{ "--no-shell", NULL, "wake it and print its ID only", &no_shell, false },
+		{ 0 },
+	};
+	int n = cli_parse(c, argc, argv, opts, -1), r;
+	json_t *answer = NULL;
+	struct err e = { 0 };
+	struct box b = { 0 };
+	uint64_t seconds = 0;
+
+	PARSED_RUN(n);
+	if (n != 1)
+		return cli_usage_error(c, "which sandbox?"), EXIT_OURS;
+	if (timeout && (cli_seconds(timeout, &seconds) < 0 || !seconds))
+		return cli_usage_error(c, "--timeout needs seconds, or 30m, 12h, 7d"), EXIT_OURS;
+	r = box_id(c, argv[1], b.id, &e);
+	if (r >= 0)
+		r = wake(c, b.id, seconds, &answer, &e);
+	if (r < 0)
+		return cli_fail(c, &e), EXIT_OURS;
+	if (c->json || no_shell || !isatty(STDIN_FILENO)) {
+		if (c->json)
+			cli_print_json(answer);
+		else
+			printf("%s\n", b.id);
+		json_decref(answer);
+		return 0;
 	}
-	return r < 0 ? (cli_fail(c, &e), 125) : r;
+	json_decref(answer);
+	if (box_find(c, argv[1], &b, &e) < 0)
+		return cli_fail(c, &e), EXIT_OURS;
+	return open_shell(c, &b, user);
+}
+
+/* The command in one cell, as a person would type it. */
+static char *command_line(json_t *config)
+{
+	json_t *args = json_object_get(config, "args"), *a;
+	char *line = x_strdup(json_string_value(json_object_get(config, "cmd")) ?: "");
+	size_t i;
+
+	json_array_foreach(args, i, a) {
+		const char *s = json_string_value(a) ?: "";
+		bool plain = *s && !strpbrk(s, " \t\n\"'\\$&|;<>()*?`!#~");
+		char *longer = x_asprintf(plain ? "%s %s" : "%s '%s'", line, s);
+
+		free(line);
+		line = longer;
+	}
+	return line;
 }
 
 int cmd_ps(struct cli *c, int argc, char **argv)
 {
+	static const char *const heads[] = { "PID", "TAG", "COMMAND" };
 	int n = cli_parse(c, argc, argv, NULL, -1);
 	struct err e = { 0 };
+	struct table t;
 	struct box b;
-	json_t *answer, *list, *p, *a, *empty = NULL;
-	size_t i, k;
+	json_t *answer, *list, *p, *empty = NULL;
+	size_t i;
 
 	PARSED(n);
 	if (n != 1)
@@ -105,258 +226,22 @@ int cmd_ps(struct cli *c, int argc, char **argv)
 		return cli_fail(c, &e);
 	list = json_object_get(answer, "processes");
 	if (c->json) {
-		cli_print_json(list ? list : answer);
-	} else {
-		printf("%-8s %-12s %s\n", "PID", "TAG", "COMMAND");
-		json_array_foreach(list, i, p) {
-			json_t *config = json_object_get(p, "config");
-			const char *tag = json_string_value(json_object_get(p, "tag"));
+		json_t *none = json_array();
 
-			printf("%-8lld %-12s ",
-			       (long long)json_integer_value(json_object_get(p, "pid")), "");
-			cli_print_safe(tag ? tag : "");
-			cli_print_safe(json_string_value(json_object_get(config, "cmd")));
-			json_array_foreach(json_object_get(config, "args"), k, a) {
-				putchar(' ');
-				cli_print_safe(json_string_value(a) ? json_string_value(a) : "");
-			}
-			putchar('\n');
+		cli_print_json(list ? list : none);
+		json_decref(none);
+	} else {
+		table_init(&t, ARRAY_LEN(heads), heads);
+		json_array_foreach(list, i, p) {
+			autofree char *line = command_line(json_object_get(p, "config"));
+
+			table_addf(&t, "%lld",
+				   (long long)json_integer_value(json_object_get(p, "pid")));
+			table_add(&t, json_string_value(json_object_get(p, "tag")));
+			table_add(&t, line);
 		}
+		table_print(&t);
 	}
 	json_decref(answer);
 	return 0;
-}
-
-/* "SANDBOX:PATH" -> the two parts; false for a local path. */
-static bool split_remote(const char *s, char name[64], const char **ret_path)
-{
-	const char *colon = strchr(s, ':');
-
-	if (!colon || colon == s || memchr(s, '/', (size_t)(colon - s)) || colon - s > 40)
-		return false;
-	memcpy(name, s, (size_t)(colon - s));
-	name[colon - s] = '\0';
-	*ret_path = colon + 1;
-	return true;
-}
-
-static char *files_target(const char *path)
-{
-	struct buf b;
-
-	buf_init(&b, 16384);
-	buf_puts(&b, "/files?path=");
-	for (const unsigned char *p = (const unsigned char *)path; *p; p++)
-		buf_putf(
-			&b,
-			strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-~",
-			       *p)
-				? "%c"
-				: "%%%02X",
-			*p);
-	return buf_take_str(&b);
-}
-
-/*
- * The message of an error answer, whose body is read to its end (the connection stays open behind
- * it).
- */
-static int answer_failed(const struct http_head *head, struct buf *rest, int fd, struct err *e)
-{
-	struct http_dec dec;
-	struct buf body;
-	json_error_t je;
-	int r = 0;
-
-	buf_init(&body, CP_ERROR_MAX);
-	http_dec_init(&dec, head, CP_ERROR_MAX);
-	while (r == 0) {
-		enum http_error he;
-		const char *data;
-		size_t used, len;
-
-		r = http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data, &len, &he);
-		if (r < 0)
-			break;
-		buf_put(&body, data, len);
-		buf_consume(rest, used);
-		if (r == 0 && !buf_len(rest) && buf_read_fd(rest, fd, CP_ERROR_MAX) <= 0)
-			break;
-	}
-	json_t *v = json_loadb(buf_data(&body), buf_len(&body), 0, &je);
-	const char *m = json_string_value(json_object_get(v, "message"));
-	r = err_set(e, head->status == 404 ? -ENOENT : -EREMOTEIO, "%s",
-		    m ? m : http_reason(head->status));
-	json_decref(v);
-	buf_done(&body);
-	return r;
-}
-
-static int download_body(int fd, struct http_head *head, struct buf *rest, int out, struct err *e)
-{
-	struct http_dec dec;
-
-	http_dec_init(&dec, head, UINT64_MAX);
-	for (;;) {
-		enum http_error he;
-		const char *data;
-		size_t used, len;
-		int r = buf_len(rest) || head->body == HTTP_BODY_NONE ||
-					(head->body == HTTP_BODY_LENGTH && !head->length)
-				? http_dec_feed(&dec, buf_data(rest), buf_len(rest), &used, &data,
-						&len, &he)
-				: 2;
-
-		if (r == 2) {
-			ssize_t n = buf_read_fd(rest, fd, CP_CHUNK);
-
-			if (n < 0 && n != -EAGAIN && n != -EINTR)
-				return err_errno(e, (int)n, "the connection broke");
-			if (n == 0)
-				return http_dec_eof(&dec) == 0
-					       ? 0
-					       : err_set(e, -ECONNRESET, "the file was cut short");
-			continue;
-		}
-		if (r < 0)
-			return err_set(e, r, "the answer is malformed: %s", http_error_text(he));
-		int w = fd_write_all(out, data, len, CP_TIMEOUT_MS);
-		if (w < 0)
-			return err_errno(e, w, "cannot write");
-		buf_consume(rest, used);
-		if (r == 1)
-			return 0;
-	}
-}
-
-static int open_files(struct cli *c, const struct box *b, const char *method, const char *path,
-		      bool chunked, int *ret_fd, struct http_head *head, struct buf *rest,
-		      struct err *e)
-{
-	autofree char *target = files_target(path);
-	struct http_field fields[8];
-	struct http_call hc = { .addr = c->addr,
-				.method = method,
-				.target = target,
-				.host = c->host,
-				.fields = fields,
-				.timeout_ms = CP_TIMEOUT_MS };
-
-	box_fields(b, fields, chunked ? "application/octet-stream" : NULL, NULL);
-	return http_call_open(&hc, chunked, ret_fd, head, rest, e);
-}
-
-static int download(struct cli *c, const struct box *b, const char *path, const char *to,
-		    struct err *e)
-{
-	struct http_head head = { 0 };
-	struct buf rest;
-	autoclose int fd = -1;
-	autofree char *temp = str_eq(to, "-") ? NULL : x_asprintf("%s.space-%d", to, (int)getpid());
-	autoclose int out = -1;
-	int r;
-
-	buf_init(&rest, CP_CHUNK);
-	r = open_files(c, b, "GET", path, false, &fd, &head, &rest, e);
-	if (r >= 0 && head.status != 200)
-		r = answer_failed(&head, &rest, fd, e);
-	if (r >= 0) {
-		out = temp ? open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
-			   : dup(STDOUT_FILENO);
-		r = out < 0 ? err_errno(e, -errno, "%s", temp ? temp : "standard output")
-			    : download_body(fd, &head, &rest, out, e);
-	}
-	if (r >= 0 && temp && rename(temp, to) < 0)
-		r = err_errno(e, -errno, "%s", to);
-	if (r < 0 && temp && out >= 0)
-		unlink(temp);
-	http_head_done(&head);
-	buf_done(&rest);
-	return r;
-}
-
-static int upload_body(int in, int fd, struct err *e)
-{
-	autofree char *chunk = x_alloc(CP_CHUNK);
-	struct buf frame;
-	ssize_t n;
-	int r = 0;
-
-	buf_init(&frame, CP_CHUNK + 64);
-	while (r >= 0 && (n = read(in, chunk, CP_CHUNK)) != 0) {
-		if (n < 0) {
-			r = errno == EINTR ? 0 : err_errno(e, -errno, "cannot read the file");
-			continue;
-		}
-		buf_clear(&frame);
-		http_put_chunk(&frame, chunk, (size_t)n);
-		r = fd_write_all(fd, buf_data(&frame), buf_len(&frame), CP_TIMEOUT_MS);
-		/*
-		 * The other side may answer early (no space, no permission): its answer says why.
-		 */
-		if (r == -EPIPE || r == -ECONNRESET) {
-			buf_done(&frame);
-			return 0;
-		}
-		if (r < 0)
-			err_errno(e, r, "the connection broke");
-	}
-	buf_clear(&frame);
-	http_put_chunk(&frame, NULL, 0);
-	if (r >= 0)
-		(void)fd_write_all(fd, buf_data(&frame), buf_len(&frame), CP_TIMEOUT_MS);
-	buf_done(&frame);
-	return r;
-}
-
-static int upload(struct cli *c, const struct box *b, const char *from, const char *path,
-		  struct err *e)
-{
-	autoclose int in = str_eq(from, "-") ? dup(STDIN_FILENO) : open(from, O_RDONLY | O_CLOEXEC);
-	struct http_head head = { 0 };
-	struct stat st;
-	struct buf rest;
-	autoclose int fd = -1;
-	int r;
-
-	if (in < 0)
-		return err_errno(e, -errno, "%s", from);
-	if (!fstat(in, &st) && S_ISDIR(st.st_mode))
-		return err_set(e, -EISDIR,
-			       "%s is a folder; copy its files one by one or as a tar stream",
-			       from);
-	buf_init(&rest, CP_CHUNK);
-	r = open_files(c, b, "POST", path, true, &fd, &head, &rest, e);
-	if (r >= 0)
-		r = upload_body(in, fd, e);
-	if (r >= 0)
-		r = http_call_answer(fd, "POST", CP_TIMEOUT_MS, &head, &rest, e);
-	if (r >= 0 && head.status != 200)
-		r = answer_failed(&head, &rest, fd, e);
-	http_head_done(&head);
-	buf_done(&rest);
-	return r;
-}
-
-int cmd_cp(struct cli *c, int argc, char **argv)
-{
-	int n = cli_parse(c, argc, argv, NULL, -1), r;
-	const char *path_a, *path_b;
-	char name_a[64], name_b[64];
-	struct err e = { 0 };
-	struct box b;
-
-	PARSED(n);
-	if (n != 2)
-		return cli_usage_error(c, "it needs a source and a destination");
-	bool from = split_remote(argv[1], name_a, &path_a),
-	     to = split_remote(argv[2], name_b, &path_b);
-	if (from == to)
-		return cli_usage_error(
-			c, "exactly one of source and destination must be SANDBOX:PATH");
-	r = box_find(c, from ? name_a : name_b, &b, &e);
-	if (r >= 0)
-		r = from ? download(c, &b, path_a, argv[2], &e)
-			 : upload(c, &b, argv[1], path_b, &e);
-	return r < 0 ? cli_fail(c, &e) : 0;
 }

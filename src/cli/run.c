@@ -1,16 +1,23 @@
 /*
- * Runs a process in a sandbox with our standard streams: exec, shell.
+ * Runs a process in a sandbox with our standard streams: exec, shell, cp.
  *
  * One stream carries the events of the process (Start); our input goes the other way in calls of
  * its own (SendInput, CloseStdin, Update, SendSignal), each a short request on a new connection.
- * One loop over poll(2): the stream, standard input (only while the last SendInput was answered:
- * flow control), and signals through a signalfd.
+ * One loop over poll(2): the stream, standard input, the SendInput that is under way, and signals
+ * through a signalfd. Standard input is read only while no SendInput is under way: that is the flow
+ * control. And nobody waits for that answer alone, because a process may write for long before it
+ * reads again.
+ *
+ * Signals. With a raw terminal, Ctrl-C is a byte like others. Else SIGINT, SIGTERM, SIGQUIT and
+ * SIGHUP go to the process; the second one kills it, and the third one ends us, whatever became of
+ * it. A terminal that hangs up hangs up the process.
  */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <termios.h>
@@ -20,57 +27,92 @@
 #include "base/str.h"
 #include "cli/cli.h"
 
-#define RUN_INPUT_MAX 16384
+#define RUN_INPUT_MAX 49152
 #define RUN_OUTPUT_TIMEOUT_MS (24 * 3600 * 1000)
+#define RUN_ANSWER_MS 30000
+#define EXIT_SIGNALLED(sig) (128 + (sig))
+
+/* A SendInput without its answer yet. */
+struct input { int fd; struct buf rest; };
 
 struct run {
 	struct cli *c;
 	const struct box *b;
 	const struct run_spec *spec;
+	struct run_result *result;
 	struct stream s;
+	struct input in;
+	int sfd;
 	int64_t pid;
 	bool started, ended;
 	int code;
 	bool stdin_open;
+	unsigned signals;                 /* that asked for an end */
 };
+
+/* ---- the request ---- */
 
 static json_t *window_size(void)
 {
-	struct winsize w = { .ws_row = 24, .ws_col = 80 };
+	struct winsize w;
 
-	if (ioctl(STDIN_FILENO, TIOCGWINSZ, &w) < 0 || !w.ws_row || !w.ws_col)
-		w = (struct winsize){ .ws_row = 24, .ws_col = 80 };
-	return json_pack("{s:{s:i,s:i}}", "size", "cols", w.ws_col, "rows", w.ws_row);
+	for (int fd = 0; fd < 3; fd++)
+		if (ioctl(fd, TIOCGWINSZ, &w) == 0 && w.ws_row && w.ws_col)
+			return json_pack("{s:{s:i,s:i}}", "size", "cols", w.ws_col, "rows",
+					 w.ws_row);
+	return json_pack("{s:{s:i,s:i}}", "size", "cols", 80, "rows", 24);
 }
 
-static json_t *start_request(const struct run_spec *spec)
+/* "K=V", or "K" alone for the variable that we have ourselves, as docker does it. */
+static int add_env(json_t *envs, const char *item, struct err *e)
 {
-	json_t *process = json_pack("{s:s}", "cmd", spec->argv[0]), *args = json_array(),
-	       *envs = json_object();
+	size_t n = strcspn(item, "=");
+	autofree char *name = x_strndup(item, n);
+	const char *value = item[n] ? item + n + 1 : getenv(name);
 
-	for (int i = 1; i < spec->argc; i++)
-		json_array_append_new(args, json_string(spec->argv[i]));
-	for (int i = 0; spec->env && spec->env[i]; i++) {
-		const char *eq = strchr(spec->env[i], '=');
-		autofree char *k = x_strndup(spec->env[i], eq ? (size_t)(eq - spec->env[i])
-							      : strlen(spec->env[i]));
+	if (!n)
+		return err_set(e, -EINVAL, "\"%s\" is not NAME=VALUE", item);
+	if (!value)
+		return 0;
+	if (!str_utf8_ok(item, strlen(item)) || !str_utf8_ok(value, strlen(value)))
+		return err_set(e, -EINVAL, "the variable %s is not UTF-8", name);
+	json_object_set_new(envs, name, json_string(value));
+	return 0;
+}
 
-		json_object_set_new(envs, k, json_string(eq ? eq + 1 : ""));
+static int start_request(const struct run_spec *spec, json_t **ret, struct err *e)
+{
+	json_t *args = json_array(), *envs = json_object(), *process = json_object(), *req;
+	int r = 0;
+
+	for (int i = 0; i < spec->argc && r == 0; i++) {
+		if (!str_utf8_ok(spec->argv[i], strlen(spec->argv[i])))
+			r = err_set(e, -EINVAL, "argument %d of the command is not UTF-8", i);
+		else if (i)
+			json_array_append_new(args, json_string(spec->argv[i]));
+		else
+			json_object_set_new(process, "cmd", json_string(spec->argv[0]));
 	}
+	for (int i = 0; r == 0 && spec->env && spec->env[i]; i++)
+		r = add_env(envs, spec->env[i], e);
 	if (spec->tty && !json_object_get(envs, "TERM"))
-		json_object_set_new(envs, "TERM",
-				    json_string(getenv("TERM") ? getenv("TERM")
-							       : "xterm-256color"));
+		json_object_set_new(envs, "TERM", json_string(getenv("TERM") ?: "xterm-256color"));
 	json_object_set_new(process, "args", args);
 	json_object_set_new(process, "envs", envs);
+	if (spec->cwd && r == 0 && !str_utf8_ok(spec->cwd, strlen(spec->cwd)))
+		r = err_set(e, -EINVAL, "the folder is not UTF-8");
 	if (spec->cwd)
 		json_object_set_new(process, "cwd", json_string(spec->cwd));
-	json_t *req = json_pack("{s:o}", "process", process);
+	req = json_pack("{s:o}", "process", process);
 	if (spec->tty)
 		json_object_set_new(req, "pty", window_size());
 	else
 		json_object_set_new(req, "stdin", json_boolean(spec->stdin_open));
-	return req;
+	if (r < 0)
+		json_decref(req);
+	else
+		*ret = req;
+	return r;
 }
 
 static int process_call(struct run *r, const char *method, json_t *body /* taken */, struct err *e)
@@ -86,6 +128,8 @@ static int process_call(struct run *r, const char *method, json_t *body /* taken
 	json_decref(answer);
 	return ret;
 }
+
+/* ---- what comes ---- */
 
 static int write_data(struct run *r, json_t *data, struct err *e)
 {
@@ -103,37 +147,45 @@ static int write_data(struct run *r, json_t *data, struct err *e)
 		if (str_unb64(bytes, json_string_length(v), json_string_value(v),
 			      json_string_length(v), &n) < 0)
 			return err_set(e, -EBADMSG, "the output is not base64");
+		if (r->spec->out) {
+			w = r->spec->out(r->spec->out_arg, i == 1, bytes, n, e);
+			if (w < 0)
+				return w;
+			continue;
+		}
 		w = fd_write_all(i == 1 ? r->spec->err_fd : r->spec->out_fd, bytes, n,
 				 RUN_OUTPUT_TIMEOUT_MS);
+		if (w == -EPIPE)
+			return -EPIPE;
 		if (w < 0)
 			return err_errno(e, w, "cannot write the output");
 	}
 	return 0;
 }
 
-static void take_end(struct run *r, json_t *end)
+/* Does the text name this signal: "signal: killed", "signal: terminated (core dumped)", "SIGTERM"? */
+static bool names_signal(const char *text, int sig)
 {
-	const char *error = json_string_value(json_object_get(end, "error"));
-	const char *status = json_string_value(json_object_get(end, "status"));
-	int code = (int)json_integer_value(json_object_get(end, "exitCode"));
+	const char *abbrev = sigabbrev_np(sig), *descr = sigdescr_np(sig), *at;
+	size_t n;
 
-	r->ended = true;
-	r->code = code;
+	if (!text || !abbrev || !descr)
+		return false;
+	at = str_starts(text, "signal: ") ? text + strlen("signal: ") : text;
+	n = strlen(descr);
+	if (strncasecmp(at, descr, n) == 0 && (!at[n] || str_starts(at + n, " (core")))
+		return true;
+	return str_starts(at, "SIG") && str_eq(at + 3, abbrev);
+}
+
+int run_code(int code, const char *status, const char *error)
+{
 	if (code >= 0)
-		return;
-	/* Ended by a signal: 128 + its number, as shells say it. */
-	r->code = 128 + SIGKILL;
-	for (int sig = 1; sig < 65; sig++) {
-		char name[64];
-		const char *abbrev = sigabbrev_np(sig), *descr = sigdescr_np(sig);
-
-		if (abbrev && str_format(name, sizeof(name), "SIG%s", abbrev) == 0 &&
-		    ((status && strstr(status, name)) || (error && strstr(error, name))))
-			r->code = 128 + sig;
-		if (descr &&
-		    ((status && strcasestr(status, descr)) || (error && strcasestr(error, descr))))
-			r->code = 128 + sig;
-	}
+		return code;
+	for (int sig = 1; sig < NSIG; sig++)
+		if (names_signal(status, sig) || names_signal(error, sig))
+			return EXIT_SIGNALLED(sig);
+	return EXIT_SIGNALLED(SIGKILL);
 }
 
 static int take_event(struct run *r, json_t *message, struct err *e)
@@ -147,88 +199,196 @@ static int take_event(struct run *r, json_t *message, struct err *e)
 	} else if ((v = json_object_get(ev, "data"))) {
 		ret = write_data(r, v, e);
 	} else if ((v = json_object_get(ev, "end"))) {
-		take_end(r, v);
+		r->ended = true;
+		r->code = run_code((int)json_integer_value(json_object_get(v, "exitCode")),
+				   json_string_value(json_object_get(v, "status")),
+				   json_string_value(json_object_get(v, "error")));
 	}
 	json_decref(message);
+	return ret;
+}
+
+/* All that is there. */
+static int take_stream(struct run *r, struct err *e)
+{
+	json_t *message;
+	int ret = stream_next(&r->s, &message, e);
+
+	if (ret == 1)
+		return take_event(r, message, e);
+	if (ret == -EAGAIN)
+		return 0;
+	if (ret == 0 && !r->ended)
+		return err_set_code(e, -ECONNRESET, "stream-cut",
+				    "the stream ended before the command did");
+	return ret;
+}
+
+/* ---- what goes ---- */
+
+static void input_done(struct input *in)
+{
+	fd_close(in->fd);
+	in->fd = -1;
+	buf_done(&in->rest);
+}
+
+/* Sends one piece; the answer is read when it comes (input_answer). */
+static int input_send(struct run *r, const char *raw, size_t n, struct err *e)
+{
+	autofree char *b64 = x_alloc(STR_B64_LEN(n) + 1), *text = NULL;
+	struct http_field fields[8];
+	struct http_call hc = { .addr = r->c->addr,
+				.method = "POST",
+				.target = "/process.Process/SendInput",
+				.host = r->c->host,
+				.fields = fields,
+				.timeout_ms = RUN_ANSWER_MS };
+	json_t *body;
+	struct buf frame;
+	int ret;
+
+	str_b64(b64, raw, n);
+	body = json_pack("{s:{s:I},s:{s:s}}", "process", "pid", (json_int_t)r->pid, "input",
+			 r->spec->tty ? "pty" : "stdin", b64);
+	text = json_dumps(body, JSON_COMPACT);
+	json_decref(body);
+	box_fields(r->b, fields, "application/json", NULL);
+	ret = http_call_open(&hc, true, &r->in.fd, NULL, NULL, e);
+	if (ret < 0)
+		return err_wrap(e, "the input was not sent");
+	buf_init(&r->in.rest, 2 * HTTP_HEAD_MAX);
+	buf_init(&frame, strlen(text) + 64);
+	http_put_chunk(&frame, text, strlen(text));
+	http_put_chunk(&frame, NULL, 0);
+	ret = fd_write_all(r->in.fd, buf_data(&frame), buf_len(&frame), RUN_ANSWER_MS);
+	buf_done(&frame);
+	/* Who closes early has answered: that is read as usual. */
+	return ret == -EPIPE || ret == -ECONNRESET || ret == 0
+		       ? 0
+		       : err_errno(e, ret, "the input was not sent");
+}
+
+/*
+ * The process ended, or closed its stdin: its end event follows. A terminal has no such excuse: one
+ * that takes no input must not look as if it did.
+ */
+static int input_refused(struct run *r, int status, int ret)
+{
+	bool closed = status == 404 || (status == 400 && !r->spec->tty);
+
+	if (closed)
+		r->stdin_open = false;
+	return closed ? 0 : ret;
+}
+
+static int input_answer(struct run *r, struct err *e)
+{
+	struct http_head head;
+	int ret = http_call_answer(r->in.fd, "POST", RUN_ANSWER_MS, &head, &r->in.rest, e);
+
+	if (ret >= 0) {
+		if (head.status != 200)
+			ret = input_refused(r, head.status,
+					    box_answer_error(r->c, &head, &r->in.rest, r->in.fd, e));
+		http_head_done(&head);
+	} else {
+		/* The sandbox went: the stream says how. */
+		ret = ret == -ECONNRESET ? 0 : ret;
+		r->stdin_open = r->stdin_open && ret;
+	}
+	input_done(&r->in);
 	return ret;
 }
 
 /* One read of our input, sent on; at its end the process's stdin is closed. */
 static int send_input(struct run *r, struct err *e)
 {
-	char raw[RUN_INPUT_MAX], b64[STR_B64_LEN(RUN_INPUT_MAX) + 1];
-	ssize_t n = read(STDIN_FILENO, raw, sizeof(raw));
+	char raw[RUN_INPUT_MAX];
+	ssize_t n = r->spec->in ? r->spec->in(r->spec->in_arg, raw, sizeof(raw))
+				: read(r->spec->in_fd, raw, sizeof(raw));
 	int ret;
 
-	if (n < 0)
-		return errno == EINTR || errno == EAGAIN
-			       ? 0
-			       : err_errno(e, -errno, "cannot read the input");
-	if (n == 0) {
-		r->stdin_open = false;
-		if (r->spec->tty)
-			return 0;
-		ret = process_call(r, "CloseStdin", json_object(), e);
-		return ret == -ENOENT || ret == -EREMOTEIO ? 0 : ret;
-	}
-	str_b64(b64, raw, (size_t)n);
-	ret = process_call(r, "SendInput",
-			   json_pack("{s:{s:s}}", "input", r->spec->tty ? "pty" : "stdin", b64), e);
-	/*
-	 * The process ended, or closed its stdin: its end event follows. A terminal has no such
-	 * excuse: one that takes no input must not look as if it did.
-	 */
-	if (ret == -ENOENT || (ret == -EREMOTEIO && !r->spec->tty)) {
-		r->stdin_open = false;
+	if (n < 0 && (errno == EINTR || errno == EAGAIN))
 		return 0;
-	}
-	return ret;
+	/* EIO: the terminal hung up. */
+	if (n < 0 && !(errno == EIO && r->spec->tty))
+		return err_errno(e, -errno, "cannot read the input");
+	if (n > 0)
+		return input_send(r, raw, (size_t)n, e);
+	r->stdin_open = false;
+	if (r->spec->tty)
+		return 0;
+	ret = process_call(r, "CloseStdin", json_object(), e);
+	return ret == -ENOENT || ret == -EREMOTEIO ? 0 : ret;
 }
 
-static int take_signal(struct run *r, int sfd, struct err *e)
+static int send_signal(struct run *r, const char *name)
+{
+	struct err ignored = { 0 };
+
+	return process_call(r, "SendSignal", json_pack("{s:s}", "signal", name), &ignored);
+}
+
+/* Agents know KILL and TERM at least; what one does not know becomes `otherwise`. */
+static void pass_signal(struct run *r, int sig)
+{
+	char name[32];
+	int ret;
+
+	(void)str_format(name, sizeof(name), "SIGNAL_SIG%s", sigabbrev_np(sig));
+	ret = send_signal(r, r->signals > 1 ? "SIGNAL_SIGKILL" : name);
+	if (ret == -EREMOTEIO)
+		send_signal(r, sig == SIGHUP ? "SIGNAL_SIGKILL" : "SIGNAL_SIGTERM");
+}
+
+static void take_signal(struct run *r)
 {
 	struct signalfd_siginfo si;
+	struct err ignored = { 0 };
 
-	if (read(sfd, &si, sizeof(si)) != sizeof(si))
-		return 0;
+	if (read(r->sfd, &si, sizeof(si)) != sizeof(si))
+		return;
 	if (si.ssi_signo == SIGWINCH) {
-		if (!r->spec->tty)
-			return 0;
-		(void)process_call(r, "Update", json_pack("{s:o}", "pty", window_size()), e);
-		return 0;
+		if (r->spec->tty && r->started)
+			(void)process_call(r, "Update", json_pack("{s:o}", "pty", window_size()),
+					   &ignored);
+		return;
 	}
-	/* Ctrl-C and a request to end go to the process; a second one ends us. */
-	(void)process_call(r, "SendSignal", json_pack("{s:s}", "signal", "SIGNAL_SIGTERM"), e);
-	return 0;
+	r->signals++;
+	if (r->started && r->signals < 3)
+		pass_signal(r, (int)si.ssi_signo);
+	if (!r->started || r->signals >= 3 || si.ssi_signo == SIGHUP) {
+		r->ended = true;
+		r->code = EXIT_SIGNALLED((int)si.ssi_signo);
+	}
 }
 
-static int run_turn(struct run *r, int sfd, struct err *e)
-{
-	struct pollfd p[3] = {
-		{ .fd = r->s.fd, .events = POLLIN },
-		{ .fd = r->started && r->stdin_open ? STDIN_FILENO : -1, .events = POLLIN },
-		{ .fd = r->started ? sfd : -1, .events = POLLIN },
-	};
-	json_t *message;
-	int ret;
+/* ---- the loop ---- */
 
-	if (!stream_has_message(&r->s) && !buf_len(&r->s.rest) && poll(p, 3, -1) < 0 &&
-	    errno != EINTR)
+static int run_turn(struct run *r, struct err *e)
+{
+	bool input = r->started && r->stdin_open && r->in.fd < 0;
+	struct pollfd p[4] = {
+		{ .fd = r->s.fd, .events = POLLIN },
+		{ .fd = input && !r->spec->in ? r->spec->in_fd : -1, .events = POLLIN },
+		{ .fd = r->in.fd, .events = POLLIN },
+		{ .fd = r->sfd, .events = POLLIN },
+	};
+	bool more = stream_has_more(&r->s), pull = input && r->spec->in;
+	int ret = 0;
+
+	if (poll(p, ARRAY_LEN(p), more || pull ? 0 : -1) < 0 && errno != EINTR)
 		return err_errno(e, -errno, "poll");
+	if (p[3].revents)
+		take_signal(r);
 	if (p[2].revents)
-		take_signal(r, sfd, e);
-	if (p[1].revents && (ret = send_input(r, e)) < 0)
-		return ret;
-	if (p[0].revents || stream_has_message(&r->s) || buf_len(&r->s.rest)) {
-		ret = stream_next(&r->s, &message, e);
-		if (ret == 1)
-			return take_event(r, message, e);
-		if (ret == 0 && !r->ended)
-			return err_set_code(e, -ECONNRESET, "stream-cut",
-					    "the stream ended before the command did");
-		return ret;
-	}
-	return 0;
+		ret = input_answer(r, e);
+	if (ret >= 0 && (p[1].revents || pull))
+		ret = send_input(r, e);
+	if (ret >= 0 && (more || p[0].revents))
+		ret = take_stream(r, e);
+	return ret;
 }
 
 /* *ret_old: the thread's mask as it was; `up` runs this in a worker that must keep its own. */
@@ -240,42 +400,97 @@ static int signal_fd(sigset_t *ret_old)
 	sigaddset(&set, SIGWINCH);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGQUIT);
+	sigaddset(&set, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &set, ret_old);
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }
 
-static void signal_fd_end(int fd, const sigset_t *old)
+/*
+ * Our reader went away (`| head`): the process is asked to end, and we end as one does that SIGPIPE
+ * ended.
+ */
+static int out_closed(struct run *r)
 {
-	fd_close(fd);
-	pthread_sigmask(SIG_SETMASK, old, NULL);
+	send_signal(r, "SIGNAL_SIGTERM");
+	return EXIT_SIGNALLED(SIGPIPE);
 }
 
-int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, struct err *e)
+static int run_loop(struct run *r, struct err *e)
 {
-	struct run r = {
-		.c = c, .b = b, .spec = spec, .stdin_open = spec->stdin_open || spec->tty
-	};
-	json_t *req = start_request(spec);
+	int ret = 0;
+
+	while (!r->ended && ret >= 0) {
+		ret = run_turn(r, e);
+		if (ret == -EPIPE)
+			return out_closed(r);
+		if (r->started && r->spec->detach)
+			return 0;
+	}
+	return ret < 0 ? ret : r->code;
+}
+
+/* Why it did not start, in the way that shells say it. */
+static enum run_refused refusal(const struct run *r, const struct err *e)
+{
+	static const char *const codes[] = { "invalid_argument", "unauthenticated", "not_found",
+					     "permission_denied" };
+
+	if (r->started)
+		return RUN_STARTED;
+	for (size_t i = 0; i < ARRAY_LEN(codes); i++)
+		if (str_eq(e->code, codes[i]))
+			return strcasestr(e->text, "cannot execute") &&
+					       strcasestr(e->text, "no such file")
+				       ? RUN_NOT_FOUND
+				       : RUN_CANNOT;
+	return RUN_STARTED;
+}
+
+int run_in_box_full(struct cli *c, const struct box *b, const struct run_spec *spec,
+		    struct run_result *result, struct err *e)
+{
+	struct run r = { .c = c,
+			 .b = b,
+			 .spec = spec,
+			 .in.fd = -1,
+			 .stdin_open = spec->stdin_open };
 	struct termios saved, raw;
 	bool is_raw = false;
 	sigset_t mask;
-	int ret, sfd;
+	json_t *req;
+	int ret = start_request(spec, &req, e);
 
+	*result = (struct run_result){ 0 };
+	if (ret < 0)
+		return ret;
 	ret = stream_open(c, b, "/process.Process/Start", req, spec->user, &r.s, e);
 	json_decref(req);
 	if (ret < 0)
 		return ret;
-	sfd = signal_fd(&mask);
-	if (spec->tty && !tcgetattr(STDIN_FILENO, &saved)) {
+	r.sfd = signal_fd(&mask);
+	if (spec->tty && spec->stdin_open && !tcgetattr(spec->in_fd, &saved)) {
 		raw = saved;
 		cfmakeraw(&raw);
-		is_raw = !tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+		is_raw = !tcsetattr(spec->in_fd, TCSANOW, &raw);
 	}
-	while (!r.ended && ret >= 0)
-		ret = run_turn(&r, sfd, e);
+	ret = run_loop(&r, e);
 	if (is_raw)
-		tcsetattr(STDIN_FILENO, TCSANOW, &saved);
-	signal_fd_end(sfd, &mask);
+		tcsetattr(spec->in_fd, TCSANOW, &saved);
+	if (ret < 0)
+		result->refused = refusal(&r, e);
+	result->pid = r.pid;
+	fd_close(r.sfd);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	if (r.in.fd >= 0)
+		input_done(&r.in);
 	stream_close(&r.s);
-	return ret < 0 ? ret : r.code;
+	return ret;
+}
+
+int run_in_box(struct cli *c, const struct box *b, const struct run_spec *spec, struct err *e)
+{
+	struct run_result ignored;
+
+	return run_in_box_full(c, b, spec, &ignored, e);
 }

@@ -14,8 +14,14 @@
 #include "base/str.h"
 #include "cli/cli.h"
 
+const struct cli_command cli_commands[] = {
+	{ .name = "ls" }, { .name = "exec" }, { .name = "create" }, { .name = "kill" },
+	{ .name = "pause" }, { .name = "resume" }, { .name = "metrics" }, { .name = "cp" },
+};
+const unsigned cli_commands_len = ARRAY_LEN(cli_commands);
+
 struct parsed {
-	const char *flag, *name, *list[CLI_REPEAT_MAX + 1];
+	const char *flag, *tty, *name, *list[CLI_REPEAT_MAX + 1];
 	struct cli c;
 	char *argv[16];
 	int n;
@@ -27,7 +33,8 @@ static struct parsed parse(int stop_after, ...)
 	const struct cli_option opts[] = {
 		{ "-f", NULL, "a flag", &p.flag, false },
 		{ "--name", "TEXT", "a value", &p.name, false },
-		{ "-e", "K=V", "a list", p.list, true },
+		{ "-t, --tty", NULL, "another", &p.tty, false },
+		{ "-e, --env, --variable", "K=V", "a list", p.list, true },
 		{ 0 },
 	};
 	va_list ap;
@@ -82,6 +89,48 @@ static void the_command_of_exec_keeps_its_own_options(void **state)
 	assert_string_equal(p.argv[2], "ls");
 	assert_string_equal(p.argv[3], "--");
 	assert_null(p.flag);
+}
+
+static void short_options_share_a_word(void **state)
+{
+	struct parsed p = parse(-1, "-ft", "-eA=1", "--env=B=2", "--variable", "C=3", NULL);
+
+	assert_int_equal(p.n, 0);
+	assert_string_equal(p.flag, "1");
+	assert_string_equal(p.tty, "1");
+	assert_string_equal(p.list[0], "A=1");
+	assert_string_equal(p.list[1], "B=2");
+	assert_string_equal(p.list[2], "C=3");
+	p = parse(-1, "-tfe", "A=1", NULL);
+	assert_string_equal(p.list[0], "A=1");
+	assert_string_equal(p.tty, "1");
+	/* Nothing is taken of a word that has an unknown letter; a value of its own is no letter. */
+	p = parse(-1, "-fxt", NULL);
+	assert_int_equal(p.n, -1);
+	assert_null(p.flag);
+	assert_int_equal(parse(-1, "--tty=1", NULL).n, -1);
+	assert_int_equal(parse(-1, "--tt", NULL).n, -1);
+	assert_int_equal(parse(-1, "-e", NULL).n, -1);
+	/* The command of exec keeps its own. */
+	p = parse(1, "-f", "box", "ls", "-ft", NULL);
+	assert_null(p.tty);
+	assert_string_equal(p.argv[3], "-ft");
+}
+
+static void a_command_that_was_meant(void **state)
+{
+	static const struct { const char *word, *meant; } words[] = {
+		{ "lss", "ls" },      { "sl", "ls" },	   { "exce", "exec" },
+		{ "ceate", "create" }, { "puase", "pause" }, { "metric", "metrics" },
+		{ "rm", "kill" },     { "list", "ls" },	   { "unpause", "resume" },
+		{ "stats", "metrics" },
+	};
+	static const char *const none[] = { "", "xyzzy", "frobnicate", "abcdefghijklmnopqrstuvwxyz" };
+
+	for (size_t i = 0; i < ARRAY_LEN(words); i++)
+		assert_string_equal(cli_did_you_mean(words[i].word), words[i].meant);
+	for (size_t i = 0; i < ARRAY_LEN(none); i++)
+		assert_null(cli_did_you_mean(none[i]));
 }
 
 static void a_wrong_command_line_is_refused(void **state)
@@ -162,6 +211,8 @@ int main(void)
 		cmocka_unit_test(options_may_stand_anywhere),
 		cmocka_unit_test(after_the_marker_nothing_is_an_option),
 		cmocka_unit_test(the_command_of_exec_keeps_its_own_options),
+		cmocka_unit_test(short_options_share_a_word),
+		cmocka_unit_test(a_command_that_was_meant),
 		cmocka_unit_test(a_wrong_command_line_is_refused),
 		cmocka_unit_test(addresses_of_the_api),
 		cmocka_unit_test(credentials_are_written_and_read),
