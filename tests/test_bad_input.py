@@ -253,10 +253,12 @@ class CommandLine(Base):
         self.assertIn("127.0.0.1", r.stderr)
 
     def test_usage(self):
-        for args in (("nonsense",), ("ls", "--nonsense"), ("ls", "x"), ("kill",), ("exec",), ("cp", "a"), ("cp", "a", "b"), ("create", "--env", "x"), ("create", "--timeout", "0"), ("key",), ("key", "new")):
+        for args in (("nonsense",), ("ls", "--nonsense"), ("ls", "x"), ("kill",), ("cp", "a"), ("cp", "a", "b"), ("create", "--env", "x"), ("create", "--timeout", "0"), ("key",), ("key", "new")):
             r = self.node.space(*args, check=False, env={"SPACE_RUN_DIR": self.node.run})
             self.assertEqual(r.returncode, 2, args)
             self.assertTrue(r.stderr.strip(), args)
+        # What keeps a command from running is no exit code of the command.
+        self.assertEqual(self.node.space("exec", check=False).returncode, 125)
         self.assertEqual(self.node.space("--help").returncode, 0)
         for command in ("up", "create", "exec", "cp"):
             self.assertIn("Usage", self.node.space(command, "--help").stdout)
@@ -265,7 +267,7 @@ class CommandLine(Base):
         r = self.node.space("kill", "--json", "i00000000000000000000", check=False)
         self.assertEqual(r.returncode, 1)
         (failure,) = json.loads(r.stdout)
-        self.assertEqual((failure["sandboxID"], failure["error"]["code"]), ("i00000000000000000000", "not-found"))
+        self.assertEqual((failure["id"], failure["error"]["code"]), ("i00000000000000000000", "sandbox-not-found"))
         r = self.node.space("logs", "--json", "i00000000000000000000", check=False)
         self.assertEqual((r.returncode, json.loads(r.stdout)["error"]["code"]), (1, "sandbox-not-found"))
 

@@ -105,7 +105,7 @@ class Shell(unittest.TestCase):
 
     def test_without_a_terminal_it_says_so(self):
         r = self.node.space("shell", self.box, check=False)
-        self.assertEqual(r.returncode, 2)
+        self.assertEqual(r.returncode, 125)
         self.assertIn("exec -i", r.stderr)
 
 

@@ -51,7 +51,8 @@ int api_error(struct cli *c, int status, const char *req_id, const char *body, s
 		if (statuses[i].status != status)
 			continue;
 		num = statuses[i].num;
-		hint = statuses[i].hint;
+		/* A problem's detail says itself what to do. */
+		hint = string_of(v, "detail") ? NULL : statuses[i].hint;
 	}
 	if (!text)
 		text = http_reason(status);

@@ -163,6 +163,13 @@ int box_answer_error(struct cli *c, const struct http_head *head, struct buf *re
 	return r;
 }
 
+static int stream_check(struct cli *c, struct stream *s, struct err *e)
+{
+	http_dec_init(&s->dec, &s->head, UINT64_MAX);
+	fd_set_nonblock(s->fd, true);
+	return s->head.status == 200 ? 0 : box_answer_error(c, &s->head, &s->rest, s->fd, e);
+}
+
 int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request,
 		const char *user, struct stream *ret, struct err *e)
 {
@@ -192,17 +199,21 @@ int stream_open(struct cli *c, const struct box *b, const char *target, json_t *
 	buf_init(&ret->body, STREAM_IN_MAX);
 	ret->fd = -1;
 	r = http_call_open(&hc, false, &ret->fd, &ret->head, &ret->rest, e);
-	if (r < 0) {
-		buf_done(&ret->rest);
-		return r;
-	}
-	http_dec_init(&ret->dec, &ret->head, UINT64_MAX);
-	fd_set_nonblock(ret->fd, true);
-	if (ret->head.status == 200)
-		return 0;
-	r = box_answer_error(c, &ret->head, &ret->rest, ret->fd, e);
-	stream_close(ret);
+	if (r >= 0)
+		r = stream_check(c, ret, e);
+	if (r < 0)
+		stream_close(ret);
 	return r;
+}
+
+int stream_answer(struct cli *c, struct stream *s, int timeout_ms, struct err *e)
+{
+	int r;
+
+	buf_init(&s->rest, STREAM_IN_MAX);
+	buf_init(&s->body, STREAM_IN_MAX);
+	r = http_call_answer(s->fd, "POST", timeout_ms, &s->head, &s->rest, e);
+	return r < 0 ? r : stream_check(c, s, e);
 }
 
 void stream_close(struct stream *s)

@@ -125,7 +125,7 @@ int api_list(struct cli *c, json_t **ret, struct err *e);
 #define CLI_SECONDS_MAX (10 * 365 * 86400ULL)
 int cli_seconds(const char *text, uint64_t *ret);                   /* "90", "90s", "30m", "12h", "7d", "2w"; -EINVAL */
 int cli_get_sandbox(struct cli *c, const char *id, json_t **ret, struct err *e);      /* in the form of /v1 */
-int cli_print_sandbox(struct cli *c, const char *id, struct err *e);
+void cli_print_sandbox(struct cli *c, json_t *v);                  /* its ID, with --json all but tokens */
 /*
  * One of several sandboxes failed: said on stderr, with --json an entry {"id", "error"} in the list
  * of results; 1.
@@ -166,6 +166,8 @@ struct stream {
 };
 int stream_open(struct cli *c, const struct box *b, const char *target, json_t *request,
 		const char *user, struct stream *ret, struct err *e);
+/* The answer to a request whose body the caller has sent on s->fd; stream_close in any case. */
+int stream_answer(struct cli *c, struct stream *s, int timeout_ms, struct err *e);
 /*
  * The next message; 1 = *ret set (caller json_decref), 0 = end of stream in order, -EAGAIN = not
  * here yet (wait for s->fd), other negative = error (stream error or cut).

@@ -48,31 +48,15 @@ static int add_pairs(struct cli *c, const char *what, const char **pairs, json_t
 	return 0;
 }
 
-/* What E2B calls autoPause and autoResume. */
 static int add_lifecycle(struct cli *c, const char *on_timeout, const char *auto_resume,
 			 json_t *body)
 {
 	if (on_timeout && !str_eq(on_timeout, "kill") && !str_eq(on_timeout, "pause"))
 		return cli_usage_error(c, "--on-timeout is kill or pause, not \"%s\"", on_timeout);
-	if (auto_resume && !str_eq(on_timeout, "pause"))
-		return cli_usage_error(c, "--auto-resume goes with --on-timeout pause");
 	if (on_timeout)
-		json_object_set_new(body, "autoPause", json_boolean(str_eq(on_timeout, "pause")));
+		json_object_set_new(body, "onTimeout", json_string(on_timeout));
 	if (auto_resume)
-		json_object_set_new(body, "autoResume", json_pack("{s:b}", "enabled", 1));
-	return 0;
-}
-
-/* With --json every command shows a sandbox in the same form, that of /v1. */
-int cli_print_sandbox(struct cli *c, const char *id, struct err *e)
-{
-	json_t *v;
-	int r = cli_get_sandbox(c, id, &v, e);
-
-	if (r < 0)
-		return r;
-	cli_print_json(v);
-	json_decref(v);
+		json_object_set_new(body, "autoResume", json_true());
 	return 0;
 }
 
@@ -89,26 +73,32 @@ int cli_get_sandbox(struct cli *c, const char *id, json_t **ret, struct err *e)
 	return r;
 }
 
+/* Its tokens are no matter of a terminal's history. */
+void cli_print_sandbox(struct cli *c, json_t *v)
+{
+	json_object_del(v, "accessToken");
+	json_object_del(v, "trafficAccessToken");
+	if (c->json) {
+		cli_print_json(v);
+		return;
+	}
+	cli_print_safe(json_string_value(json_object_get(v, "id")) ?: "");
+	putchar('\n');
+}
+
 static int create(struct cli *c, json_t *body)
 {
 	json_t *answer = NULL;
 	struct err e = { 0 };
-	const char *id;
 	int r = creds_load(c, &e);
 
 	if (r >= 0)
-		r = api_call_progress(c, "creating", "POST", "/v2/sandboxes", body, &answer, &e);
+		r = api_call_progress(c, "creating", "POST", "/v1/sandboxes", body, &answer, &e);
 	if (r < 0)
 		return cli_fail(c, &e);
-	id = json_string_value(json_object_get(answer, "sandboxID")) ?: "";
-	if (c->json) {
-		r = cli_print_sandbox(c, id, &e);
-	} else {
-		cli_print_safe(id);
-		putchar('\n');
-	}
+	cli_print_sandbox(c, answer);
 	json_decref(answer);
-	return r < 0 ? cli_fail(c, &e) : 0;
+	return 0;
 }
 
 int cmd_create(struct cli *c, int argc, char **argv)
@@ -143,8 +133,8 @@ int cmd_create(struct cli *c, int argc, char **argv)
 				       timeout);
 	envs = json_object();
 	metas = json_object();
-	body = json_pack("{s:s,s:I,s:o,s:o}", "templateID", n ? argv[1] : template ?: "base",
-			 "timeout", (json_int_t)seconds, "envVars", envs, "metadata", metas);
+	body = json_pack("{s:s,s:I,s:o,s:o}", "template", n ? argv[1] : template ?: "base",
+			 "timeoutSeconds", (json_int_t)seconds, "env", envs, "metadata", metas);
 	if (!body)
 		return cli_usage_error(c, "the name of the template is not UTF-8");
 	if (!(r = add_pairs(c, "--env", env, envs)) && !(r = add_pairs(c, "--label", meta, metas)) &&

@@ -113,7 +113,7 @@ int cmd_resume(struct cli *c, int argc, char **argv)
 	if (timeout && (cli_seconds(timeout, &seconds) < 0 || !seconds))
 		return cli_usage_error(c, "--timeout needs seconds, or 30m, 12h, 7d, not \"%s\"",
 				       timeout);
-	body = timeout ? json_pack("{s:I}", "timeout", (json_int_t)seconds) : NULL;
+	body = timeout ? json_pack("{s:I}", "timeoutSeconds", (json_int_t)seconds) : NULL;
 	r = life_all(c, argv + 1, n, body);
 	json_decref(body);
 	return r;
@@ -129,10 +129,10 @@ int cmd_timeout(struct cli *c, int argc, char **argv)
 	PARSED(n);
 	if (n < 2)
 		return cli_usage_error(c, "it needs a sandbox and a time");
-	if (cli_seconds(argv[n], &seconds) < 0)
-		return cli_usage_error(c, "\"%s\" is no time; give seconds, or 30m, 12h, 7d",
+	if (cli_seconds(argv[n], &seconds) < 0 || !seconds)
+		return cli_usage_error(c, "\"%s\" is no time; give seconds (at least 1), or 30m, 12h, 7d",
 				       argv[n]);
-	body = json_pack("{s:I}", "timeout", (json_int_t)seconds);
+	body = json_pack("{s:I}", "timeoutSeconds", (json_int_t)seconds);
 	r = life_all(c, argv + 1, n - 1, body);
 	json_decref(body);
 	return r;

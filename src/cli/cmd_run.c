@@ -139,7 +139,7 @@ static int wake(struct cli *c, const char *id, uint64_t seconds, json_t **ret, s
 	int r;
 
 	if (seconds)
-		json_object_set_new(body, "timeout", json_integer((json_int_t)seconds));
+		json_object_set_new(body, "timeoutSeconds", json_integer((json_int_t)seconds));
 	(void)str_format(target, sizeof(target), "/v1/sandboxes/%s/connect", id);
 	r = api_call_progress(c, "waking", "POST", target, body, ret, e);
 	json_decref(body);
@@ -173,10 +173,7 @@ int cmd_connect(struct cli *c, int argc, char **argv)
 	if (r < 0)
 		return cli_fail(c, &e), EXIT_OURS;
 	if (c->json || no_shell || !isatty(STDIN_FILENO)) {
-		if (c->json)
-			cli_print_json(answer);
-		else
-			printf("%s\n", b.id);
+		cli_print_sandbox(c, answer);
 		json_decref(answer);
 		return 0;
 	}

@@ -17,7 +17,6 @@
 #define CP_CHUNK (256 * 1024)
 #define CP_PROGRESS_AFTER_MS 1000
 #define CP_PROGRESS_EVERY_MS 200
-#define CP_REMOTE_LINES_MAX 100
 #define PLAIN "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 
 /* ---- paths ---- */
@@ -127,46 +126,7 @@ void cp_progress_end(struct cp *p)
 	p->shown = false;
 }
 
-/* ---- the program in the sandbox ---- */
-
-static void remote_line(struct cp_remote *r)
-{
-	autofree char *safe = text_safe(r->line, r->n);
-
-	if (r->n && r->lines++ < CP_REMOTE_LINES_MAX) {
-		cp_progress_end(r->p);
-		fprintf(stderr, "space cp: in the sandbox: %s\n", safe);
-	}
-	r->n = 0;
-}
-
-int cp_remote_output(void *remote, int which, const char *data, size_t n, struct err *e)
-{
-	struct cp_remote *r = remote;
-
-	for (size_t i = 0; i < n; i++) {
-		if (data[i] == '\n')
-			remote_line(r);
-		else if (r->n < sizeof(r->line))
-			r->line[r->n++] = data[i];
-	}
-	return 0;
-}
-
-int cp_remote_end(struct cp_remote *r, int run, struct err *e)
-{
-	remote_line(r);
-	if (run == 127)
-		return err_set_code(e, -ENOENT, "no-tar",
-				    "folders need a shell and tar(1) in the sandbox");
-	if (run > 128)
-		return err_set_code(e, -EINTR, "interrupted", "the copy was ended by signal %d",
-				    run - 128);
-	/* It has said which parts it left out. */
-	if (run > 0)
-		r->p->failed += r->lines ? r->lines : 1;
-	return run < 0 ? run : 0;
-}
+/* ---- what is there ---- */
 
 /* Any bytes in a path: a script says what is there. */
 static int kind_by_script(struct cp *p, const char *path, enum cp_kind *ret, struct err *e)
@@ -341,7 +301,7 @@ static int download(struct cp *p, const char *from, const char *to, unsigned mod
 	return r;
 }
 
-static int upload_body(struct cp *p, int in, int fd, const char *name, struct err *e)
+static int upload_body(struct cp *p, int fd, cp_reader *more, void *arg, struct err *e)
 {
 	autofree char *chunk = x_alloc(CP_CHUNK);
 	struct buf frame;
@@ -349,9 +309,9 @@ static int upload_body(struct cp *p, int in, int fd, const char *name, struct er
 	int r = 0;
 
 	buf_init(&frame, CP_CHUNK + 64);
-	while (r >= 0 && (n = read(in, chunk, CP_CHUNK)) != 0) {
+	while (r >= 0 && (n = more(arg, chunk, CP_CHUNK)) != 0) {
 		if (n < 0) {
-			r = errno == EINTR ? 0 : err_errno(e, -errno, "cannot read the file");
+			r = n == -EINTR ? 0 : err_errno(e, (int)n, "cannot read the file");
 			continue;
 		}
 		buf_clear(&frame);
@@ -366,13 +326,32 @@ static int upload_body(struct cp *p, int in, int fd, const char *name, struct er
 		}
 		if (r < 0)
 			err_errno(e, r, "the connection broke");
-		cp_progress(p, name, (uint64_t)n);
 	}
 	buf_clear(&frame);
 	http_put_chunk(&frame, NULL, 0);
 	if (r >= 0)
 		(void)fd_write_all(fd, buf_data(&frame), buf_len(&frame), CP_TIMEOUT_MS);
 	buf_done(&frame);
+	return r;
+}
+
+int cp_upload(struct cp *p, const char *to, cp_reader *more, void *arg, struct err *e)
+{
+	struct http_head head = { 0 };
+	struct buf rest;
+	autoclose int fd = -1;
+	int r;
+
+	buf_init(&rest, CP_CHUNK);
+	r = open_files(p, "POST", to, true, &fd, &head, &rest, e);
+	if (r >= 0)
+		r = upload_body(p, fd, more, arg, e);
+	if (r >= 0)
+		r = http_call_answer(fd, "POST", CP_TIMEOUT_MS, &head, &rest, e);
+	if (r >= 0 && head.status != 200)
+		r = box_answer_error(p->c, &head, &rest, fd, e);
+	http_head_done(&head);
+	buf_done(&rest);
 	return r;
 }
 
@@ -400,30 +379,31 @@ static void upload_mode(struct cp *p, const char *path, mode_t mode)
 			  r < 0 ? ": " : "", r < 0 ? e.text : "");
 }
 
+struct source { struct cp *p; const char *name; int fd; };
+
+static ssize_t source_read(void *arg, char *dst, size_t n)
+{
+	struct source *s = arg;
+	ssize_t got = read(s->fd, dst, n);
+
+	if (got > 0)
+		cp_progress(s->p, s->name, (uint64_t)got);
+	return got < 0 ? -errno : got;
+}
+
 static int upload(struct cp *p, const char *from, const char *to, bool is_new, struct err *e)
 {
-	bool stream = str_eq(from, "-");
-	autoclose int in = stream ? dup(STDIN_FILENO) : open(from, O_RDONLY | O_CLOEXEC);
-	struct http_head head = { 0 };
+	autoclose int in = str_eq(from, "-") ? dup(STDIN_FILENO)
+					     : open(from, O_RDONLY | O_CLOEXEC);
+	struct source s = { p, from, in };
 	struct stat st = { 0 };
-	struct buf rest;
-	autoclose int fd = -1;
 	int r;
 
 	if (in < 0)
 		return err_errno(e, -errno, "%s", from);
 	if (fstat(in, &st) == 0 && S_ISREG(st.st_mode))
 		p->size = (uint64_t)st.st_size;
-	buf_init(&rest, CP_CHUNK);
-	r = open_files(p, "POST", to, true, &fd, &head, &rest, e);
-	if (r >= 0)
-		r = upload_body(p, in, fd, from, e);
-	if (r >= 0)
-		r = http_call_answer(fd, "POST", CP_TIMEOUT_MS, &head, &rest, e);
-	if (r >= 0 && head.status != 200)
-		r = box_answer_error(p->c, &head, &rest, fd, e);
-	http_head_done(&head);
-	buf_done(&rest);
+	r = cp_upload(p, to, source_read, &s, e);
 	if (r >= 0)
 		p->files++;
 	if (r >= 0 && is_new && S_ISREG(st.st_mode) && (st.st_mode & 0777) != 0644)
@@ -470,23 +450,6 @@ static int copy_up(struct cp *p, const char *from, const char *to, struct err *e
 	return upload(p, from, to, kind == CP_ABSENT, e);
 }
 
-/* A folder on standard output is a tar archive, as docker cp gives it. */
-static int tree_to_stdout(struct cp *p, const char *from, struct err *e)
-{
-	autofree char *octal = cp_octal(from);
-	char *const argv[] = { (char *)"/bin/sh", (char *)"-c",
-			       (char *)CP_SCRIPT_HEAD "cd -- \"$p\" && exec tar -cf - .",
-			       (char *)"sh", octal, NULL };
-	struct run_spec spec = { .argv = argv,
-				 .argc = 5,
-				 .user = p->user,
-				 .out_fd = STDOUT_FILENO,
-				 .err_fd = STDERR_FILENO };
-	struct cp_remote remote = { .p = p };
-
-	return cp_remote_end(&remote, run_in_box(p->c, &p->b, &spec, e), e);
-}
-
 static int copy_down(struct cp *p, const char *from, const char *to, struct err *e)
 {
 	autofree char *base = cp_base_name(from), *inside = cp_join(to, base);
@@ -502,7 +465,7 @@ static int copy_down(struct cp *p, const char *from, const char *to, struct err 
 		return err_set_code(e, -ENOENT, "not-found", "%s does not exist in the sandbox",
 				    from);
 	if (str_eq(to, "-"))
-		return kind == CP_IS_DIR ? tree_to_stdout(p, from, e)
+		return kind == CP_IS_DIR ? cp_tree_to_stdout(p, from, e)
 					 : take_file(p, from, from, STDOUT_FILENO, e);
 	if (kind == CP_IS_DIR) {
 		if (exists && !is_dir)

@@ -53,9 +53,14 @@ struct cp_remote { struct cp *p; char line[1024]; size_t n; unsigned lines; };
 int cp_remote_output(void *remote, int which, const char *data, size_t n, struct err *e);
 int cp_remote_end(struct cp_remote *r, int run, struct err *e);
 
+/* A file of the sandbox from what `more` gives: bytes, 0 = the end, negative errno. */
+typedef ssize_t cp_reader(void *arg, char *dst, size_t n);
+int cp_upload(struct cp *p, const char *to, cp_reader *more, void *arg, struct err *e);
+
 /* A local folder (its contents) to a folder of the sandbox, which is made; and the other way. */
 int cp_up_tree(struct cp *p, const char *from, const char *to, struct err *e);
 int cp_down_tree(struct cp *p, const char *from, const char *to, struct err *e);
+int cp_tree_to_stdout(struct cp *p, const char *from, struct err *e);     /* -EPIPE: its reader went */
 
 /* An archive on its way to a local folder (cp_down.c; also the fuzzer's way in). */
 struct cp_down;

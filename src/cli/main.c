@@ -57,7 +57,7 @@ const struct cli_command cli_commands[] = {
 	  "TIME is a number of seconds, or 90s, 30m, 12h, 7d, 2w. It may shorten the life.\n\n"
 	  "Examples:\n"
 	  "  space timeout web 2h\n"
-	  "  space timeout web 0           its time is over now" },
+	  "  space timeout web db 1        their time is over in a second" },
 	{ "kill", "SANDBOX...", "delete sandboxes; nothing stays", cmd_life, "Sandboxes",
 	  "Examples:\n"
 	  "  space kill web i3f\n"

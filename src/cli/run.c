@@ -1,12 +1,11 @@
 /*
  * Runs a process in a sandbox with our standard streams: exec, shell, cp.
  *
- * One stream carries the events of the process (Start); our input goes the other way in calls of
- * its own (SendInput, CloseStdin, Update, SendSignal), each a short request on a new connection.
- * One loop over poll(2): the stream, standard input, the SendInput that is under way, and signals
- * through a signalfd. Standard input is read only while no SendInput is under way: that is the flow
- * control. And nobody waits for that answer alone, because a process may write for long before it
- * reads again.
+ * One stream carries the events of the process (Start). Our input goes the other way in a second
+ * one (StreamInput), opened with the first byte; sizes and signals in short calls (Update,
+ * SendSignal). One loop over poll(2): both streams, standard input, and signals through a signalfd.
+ * Standard input is read only while nothing waits to be sent: that is the flow control. And nothing
+ * but the loop waits, because a process may write for long before it reads again.
  *
  * Signals. With a raw terminal, Ctrl-C is a byte like others. Else SIGINT, SIGTERM, SIGQUIT and
  * SIGHUP go to the process; the second one kills it, and the third one ends us, whatever became of
@@ -28,12 +27,14 @@
 #include "cli/cli.h"
 
 #define RUN_INPUT_MAX 49152
+#define RUN_OUT_MAX (2 * RUN_INPUT_MAX)
+#define RUN_KEEPALIVE_MS 60000
 #define RUN_OUTPUT_TIMEOUT_MS (24 * 3600 * 1000)
 #define RUN_ANSWER_MS 30000
 #define EXIT_SIGNALLED(sig) (128 + (sig))
 
-/* A SendInput without its answer yet. */
-struct input { int fd; struct buf rest; };
+/* Our stream of input: what is not sent yet; whether its end is among that. */
+struct input { int fd; struct buf out; bool last; };
 
 struct run {
 	struct cli *c;
@@ -226,101 +227,133 @@ static int take_stream(struct run *r, struct err *e)
 
 /* ---- what goes ---- */
 
-static void input_done(struct input *in)
+/* One message of our stream: an envelope in a chunk of its own. Takes v. */
+static void input_put(struct run *r, json_t *v)
 {
-	fd_close(in->fd);
-	in->fd = -1;
-	buf_done(&in->rest);
+	autofree char *text = json_dumps(v, JSON_COMPACT);
+	size_t n = strlen(text);
+	autofree unsigned char *envelope = x_alloc(n + 5);
+
+	for (int i = 0; i < 4; i++)
+		envelope[1 + i] = (unsigned char)(n >> (24 - 8 * i));
+	memcpy(envelope + 5, text, n);
+	http_put_chunk(&r->in.out, envelope, n + 5);
+	json_decref(v);
 }
 
-/* Sends one piece; the answer is read when it comes (input_answer). */
-static int input_send(struct run *r, const char *raw, size_t n, struct err *e)
+static int input_open(struct run *r, struct err *e)
 {
-	autofree char *b64 = x_alloc(STR_B64_LEN(n) + 1), *text = NULL;
 	struct http_field fields[8];
 	struct http_call hc = { .addr = r->c->addr,
 				.method = "POST",
-				.target = "/process.Process/SendInput",
+				.target = "/process.Process/StreamInput",
 				.host = r->c->host,
 				.fields = fields,
 				.timeout_ms = RUN_ANSWER_MS };
-	json_t *body;
-	struct buf frame;
 	int ret;
 
-	str_b64(b64, raw, n);
-	body = json_pack("{s:{s:I},s:{s:s}}", "process", "pid", (json_int_t)r->pid, "input",
-			 r->spec->tty ? "pty" : "stdin", b64);
-	text = json_dumps(body, JSON_COMPACT);
-	json_decref(body);
-	box_fields(r->b, fields, "application/json", NULL);
+	box_fields(r->b, fields, "application/connect+json", NULL);
 	ret = http_call_open(&hc, true, &r->in.fd, NULL, NULL, e);
 	if (ret < 0)
 		return err_wrap(e, "the input was not sent");
-	buf_init(&r->in.rest, 2 * HTTP_HEAD_MAX);
-	buf_init(&frame, strlen(text) + 64);
-	http_put_chunk(&frame, text, strlen(text));
-	http_put_chunk(&frame, NULL, 0);
-	ret = fd_write_all(r->in.fd, buf_data(&frame), buf_len(&frame), RUN_ANSWER_MS);
-	buf_done(&frame);
-	/* Who closes early has answered: that is read as usual. */
-	return ret == -EPIPE || ret == -ECONNRESET || ret == 0
-		       ? 0
-		       : err_errno(e, ret, "the input was not sent");
+	fd_set_nonblock(r->in.fd, true);
+	buf_init(&r->in.out, RUN_OUT_MAX);
+	input_put(r, json_pack("{s:{s:{s:I}}}", "start", "process", "pid", (json_int_t)r->pid));
+	return 0;
+}
+
+static void input_close(struct run *r)
+{
+	fd_close(r->in.fd);
+	r->in.fd = -1;
+	buf_done(&r->in.out);
+	r->stdin_open = false;
+}
+
+/* As much as the other side takes now. Who closes early has answered: that is read as usual. */
+static int input_flush(struct run *r, struct err *e)
+{
+	while (buf_len(&r->in.out)) {
+		ssize_t n = buf_write_fd(&r->in.out, r->in.fd);
+
+		if (n == -EAGAIN)
+			return 0;
+		if (n == -EPIPE || n == -ECONNRESET)
+			buf_clear(&r->in.out);
+		else if (n < 0 && n != -EINTR)
+			return err_errno(e, (int)n, "the input was not sent");
+	}
+	return 0;
 }
 
 /*
- * The process ended, or closed its stdin: its end event follows. A terminal has no such excuse: one
- * that takes no input must not look as if it did.
+ * Our stream was answered: it ended, or the process takes no more. That it ended or closed its
+ * stdin is no error; a terminal has no such excuse: one that takes no input must not look as if it
+ * did.
  */
-static int input_refused(struct run *r, int status, int ret)
-{
-	bool closed = status == 404 || (status == 400 && !r->spec->tty);
-
-	if (closed)
-		r->stdin_open = false;
-	return closed ? 0 : ret;
-}
-
 static int input_answer(struct run *r, struct err *e)
 {
-	struct http_head head;
-	int ret = http_call_answer(r->in.fd, "POST", RUN_ANSWER_MS, &head, &r->in.rest, e);
+	struct stream s = { .fd = TAKE_FD(r->in.fd) };
+	bool whole = r->in.last;
+	json_t *message;
+	int ret = stream_answer(r->c, &s, RUN_ANSWER_MS, e);
 
-	if (ret >= 0) {
-		if (head.status != 200)
-			ret = input_refused(r, head.status,
-					    box_answer_error(r->c, &head, &r->in.rest, r->in.fd, e));
-		http_head_done(&head);
-	} else {
-		/* The sandbox went: the stream says how. */
-		ret = ret == -ECONNRESET ? 0 : ret;
-		r->stdin_open = r->stdin_open && ret;
+	input_close(r);
+	while (ret >= 0 && (ret = stream_next(&s, &message, e)) != 0) {
+		struct pollfd p = { .fd = s.fd, .events = POLLIN };
+
+		if (ret == 1)
+			json_decref(message);
+		else if (ret == -EAGAIN)
+			ret = poll(&p, 1, RUN_ANSWER_MS) == 1 ? 0 : -ETIMEDOUT;
 	}
-	input_done(&r->in);
-	return ret;
+	stream_close(&s);
+	if (ret == -ECONNRESET || ret == -ENOENT || str_eq(e->code, "not_found"))
+		return 0;                        /* the other stream says how it ended */
+	if (str_eq(e->code, "failed_precondition") && !r->spec->tty)
+		return 0;
+	if (ret < 0 || !whole || r->spec->tty)
+		return ret;
+	ret = process_call(r, "CloseStdin", json_object(), e);
+	return ret == -ENOENT || ret == -EREMOTEIO ? 0 : ret;
+}
+
+static ssize_t read_input(struct run *r, char *dst, size_t n)
+{
+	ssize_t got = r->spec->in ? r->spec->in(r->spec->in_arg, dst, n)
+				  : read(r->spec->in_fd, dst, n);
+
+	if (got < 0 && !r->spec->in && errno == EIO && r->spec->tty)
+		return 0;                        /* the terminal hung up */
+	return got;
 }
 
 /* One read of our input, sent on; at its end the process's stdin is closed. */
 static int send_input(struct run *r, struct err *e)
 {
-	char raw[RUN_INPUT_MAX];
-	ssize_t n = r->spec->in ? r->spec->in(r->spec->in_arg, raw, sizeof(raw))
-				: read(r->spec->in_fd, raw, sizeof(raw));
+	char raw[RUN_INPUT_MAX], b64[STR_B64_LEN(RUN_INPUT_MAX) + 1];
+	ssize_t n = read_input(r, raw, sizeof(raw));
 	int ret;
 
 	if (n < 0 && (errno == EINTR || errno == EAGAIN))
 		return 0;
-	/* EIO: the terminal hung up. */
-	if (n < 0 && !(errno == EIO && r->spec->tty))
+	if (n < 0)
 		return err_errno(e, -errno, "cannot read the input");
-	if (n > 0)
-		return input_send(r, raw, (size_t)n, e);
-	r->stdin_open = false;
-	if (r->spec->tty)
+	if (n == 0 && r->spec->tty) {
+		r->stdin_open = false;
 		return 0;
-	ret = process_call(r, "CloseStdin", json_object(), e);
-	return ret == -ENOENT || ret == -EREMOTEIO ? 0 : ret;
+	}
+	if (r->in.fd < 0 && (ret = input_open(r, e)) < 0)
+		return ret;
+	if (n == 0) {
+		r->in.last = true;
+		http_put_chunk(&r->in.out, NULL, 0);
+	} else {
+		str_b64(b64, raw, (size_t)n);
+		input_put(r, json_pack("{s:{s:{s:s}}}", "data", "input",
+				       r->spec->tty ? "pty" : "stdin", b64));
+	}
+	return input_flush(r, e);
 }
 
 static int send_signal(struct run *r, const char *name)
@@ -366,25 +399,38 @@ static void take_signal(struct run *r)
 
 /* ---- the loop ---- */
 
+/* Half an hour without a key stroke is no reason to take our stream for dead. */
+static void keep_alive(struct run *r)
+{
+	if (r->in.fd >= 0 && !buf_len(&r->in.out) && !r->in.last)
+		input_put(r, json_pack("{s:{}}", "keepalive"));
+}
+
 static int run_turn(struct run *r, struct err *e)
 {
-	bool input = r->started && r->stdin_open && r->in.fd < 0;
+	bool input = r->started && r->stdin_open && !buf_len(&r->in.out) && !r->in.last;
+	short out = buf_len(&r->in.out) ? POLLOUT : 0;
 	struct pollfd p[4] = {
 		{ .fd = r->s.fd, .events = POLLIN },
 		{ .fd = input && !r->spec->in ? r->spec->in_fd : -1, .events = POLLIN },
-		{ .fd = r->in.fd, .events = POLLIN },
+		{ .fd = r->in.fd, .events = POLLIN | out },
 		{ .fd = r->sfd, .events = POLLIN },
 	};
 	bool more = stream_has_more(&r->s), pull = input && r->spec->in;
-	int ret = 0;
+	int ret = poll(p, ARRAY_LEN(p), more || pull ? 0 : RUN_KEEPALIVE_MS);
 
-	if (poll(p, ARRAY_LEN(p), more || pull ? 0 : -1) < 0 && errno != EINTR)
+	if (ret < 0 && errno != EINTR)
 		return err_errno(e, -errno, "poll");
+	if (ret == 0 && !more && !pull)
+		keep_alive(r);
+	ret = 0;
 	if (p[3].revents)
 		take_signal(r);
-	if (p[2].revents)
+	if (p[2].revents & POLLOUT)
+		ret = input_flush(r, e);
+	if (ret >= 0 && (p[2].revents & ~POLLOUT))
 		ret = input_answer(r, e);
-	if (ret >= 0 && (p[1].revents || pull))
+	else if (ret >= 0 && (p[1].revents || pull))
 		ret = send_input(r, e);
 	if (ret >= 0 && (more || p[0].revents))
 		ret = take_stream(r, e);
@@ -483,7 +529,7 @@ int run_in_box_full(struct cli *c, const struct box *b, const struct run_spec *s
 	fd_close(r.sfd);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (r.in.fd >= 0)
-		input_done(&r.in);
+		input_close(&r);
 	stream_close(&r.s);
 	return ret;
 }
