@@ -42,7 +42,7 @@ int api_error(struct cli *c, int status, const char *req_id, const char *body, s
 {
 	json_error_t je;
 	json_t *v = json_loadb(n ? body : "null", n ? n : 4, JSON_DECODE_ANY, &je);
-	const char *text = string_of(v, "detail") ?: string_of(v, "message") ?: string_of(v, "title");
+	const char *text = string_of(v, "detail") ?: string_of(v, "message");
 	const char *code = string_of(v, "error_code") ?: string_of(v, "code") ?: "";
 	const char *hint = NULL;
 	int num = -EREMOTEIO;
@@ -55,7 +55,7 @@ int api_error(struct cli *c, int status, const char *req_id, const char *body, s
 		hint = string_of(v, "detail") ? NULL : statuses[i].hint;
 	}
 	if (!text)
-		text = http_reason(status);
+		text = string_of(v, "title") ?: http_reason(status);
 	(void)str_copy(c->request_id, sizeof(c->request_id),
 		       string_of(v, "request_id") ?: req_id ?: "");
 	err_set_code(e, num, status == 401 && !*code ? "unauthorized" : code, "%s%s%s%s",
@@ -165,7 +165,7 @@ int box_call_as(struct cli *c, const struct box *b, const char *user, const char
 	return r;
 }
 
-/* Once a second, on a terminal only, that a wait goes on; a thread, since the call itself blocks. */
+/* Once a second, on a terminal only, that a wait goes on; a thread: the call itself blocks. */
 static void *progress_main(void *arg)
 {
 	struct progress *p = arg;

@@ -137,7 +137,8 @@ int cmd_create(struct cli *c, int argc, char **argv)
 			 "timeoutSeconds", (json_int_t)seconds, "env", envs, "metadata", metas);
 	if (!body)
 		return cli_usage_error(c, "the name of the template is not UTF-8");
-	if (!(r = add_pairs(c, "--env", env, envs)) && !(r = add_pairs(c, "--label", meta, metas)) &&
+	if (!(r = add_pairs(c, "--env", env, envs)) &&
+	    !(r = add_pairs(c, "--label", meta, metas)) &&
 	    !(r = add_lifecycle(c, on_timeout, auto_resume, body))) {
 		if (name && json_object_set_new(metas, "name", json_string(name)) < 0)
 			r = cli_usage_error(c, "--name is not UTF-8");

@@ -1,4 +1,4 @@
-/* Changes of a sandbox's state, for one or several at once: stop, start, pause, resume, kill, timeout. */
+/* Changes of state, for one or several sandboxes: stop, start, pause, resume, kill, timeout. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,9 +44,7 @@ static int life_one(struct cli *c, const char *name, json_t *body, json_t *resul
 		return err_wrap(e, "%s", id);
 	if (!c->json)
 		printf("%s\n", id);
-	json_array_append_new(results,
-			      json_is_object(answer) ? json_incref(answer) : json_pack("{s:s}", "id", id));
-	json_decref(answer);
+	json_array_append_new(results, answer ?: json_pack("{s:s}", "id", id));
 	return 0;
 }
 
@@ -130,7 +128,7 @@ int cmd_timeout(struct cli *c, int argc, char **argv)
 	if (n < 2)
 		return cli_usage_error(c, "it needs a sandbox and a time");
 	if (cli_seconds(argv[n], &seconds) < 0 || !seconds)
-		return cli_usage_error(c, "\"%s\" is no time; give seconds (at least 1), or 30m, 12h, 7d",
+		return cli_usage_error(c, "\"%s\" is no time; give 1 second or more, or 30m, 7d",
 				       argv[n]);
 	body = json_pack("{s:I}", "timeoutSeconds", (json_int_t)seconds);
 	r = life_all(c, argv + 1, n - 1, body);

@@ -133,7 +133,7 @@ static int parse_bundle(struct cli *c, const char *a, const struct cli_option *o
 	return 1;
 }
 
-/* The option at argv[*i]; takes its value from the next word where it needs one. 0 or as cli_parse. */
+/* The option at argv[*i], with its value from the next word if need be. 0, or as cli_parse. */
 static int parse_option(struct cli *c, int argc, char **argv, int *i,
 			const struct cli_option *opts)
 {

@@ -164,7 +164,7 @@ static int write_data(struct run *r, json_t *data, struct err *e)
 	return 0;
 }
 
-/* Does the text name this signal: "signal: killed", "signal: terminated (core dumped)", "SIGTERM"? */
+/* Does the text name this signal: "signal: killed", "signal: aborted (core dumped)", "SIGTERM"? */
 static bool names_signal(const char *text, int sig)
 {
 	const char *abbrev = sigabbrev_np(sig), *descr = sigdescr_np(sig), *at;

@@ -62,7 +62,13 @@ static void put_end(struct buf *b)
 	buf_put(b, zeros, sizeof(zeros));
 }
 
-struct seen { unsigned entries, done; char name[TAR_NAME_MAX + 1], link[TAR_NAME_MAX + 1], data[4096]; size_t n; bool end; struct tar_entry last; };
+struct seen {
+	unsigned entries, done;
+	char name[TAR_NAME_MAX + 1], link[TAR_NAME_MAX + 1], data[4096];
+	size_t n;
+	bool end;
+	struct tar_entry last;
+};
 
 /* Fed in pieces of `step` bytes. 0 or the error. */
 static int read_all(const char *p, size_t n, size_t step, struct seen *s)
