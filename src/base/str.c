@@ -237,34 +237,56 @@ void str_b64(char *dst, const void *src, size_t n)
 	*dst = '\0';
 }
 
-static int str_b64_value(char c)
+/* Value + 1; 0 = not in the alphabet. */
+static const unsigned char str_b64_values[256] = {
+	['A'] = 1, ['B'] = 2, ['C'] = 3, ['D'] = 4, ['E'] = 5, ['F'] = 6,
+	['G'] = 7, ['H'] = 8, ['I'] = 9, ['J'] = 10, ['K'] = 11, ['L'] = 12,
+	['M'] = 13, ['N'] = 14, ['O'] = 15, ['P'] = 16, ['Q'] = 17, ['R'] = 18,
+	['S'] = 19, ['T'] = 20, ['U'] = 21, ['V'] = 22, ['W'] = 23, ['X'] = 24,
+	['Y'] = 25, ['Z'] = 26, ['a'] = 27, ['b'] = 28, ['c'] = 29, ['d'] = 30,
+	['e'] = 31, ['f'] = 32, ['g'] = 33, ['h'] = 34, ['i'] = 35, ['j'] = 36,
+	['k'] = 37, ['l'] = 38, ['m'] = 39, ['n'] = 40, ['o'] = 41, ['p'] = 42,
+	['q'] = 43, ['r'] = 44, ['s'] = 45, ['t'] = 46, ['u'] = 47, ['v'] = 48,
+	['w'] = 49, ['x'] = 50, ['y'] = 51, ['z'] = 52, ['0'] = 53, ['1'] = 54,
+	['2'] = 55, ['3'] = 56, ['4'] = 57, ['5'] = 58, ['6'] = 59, ['7'] = 60,
+	['8'] = 61, ['9'] = 62, ['+'] = 63, ['/'] = 64,
+};
+
+size_t str_b64_span(const char *s, size_t n)
 {
-	if (c >= 'A' && c <= 'Z')
-		return c - 'A';
-	if (c >= 'a' && c <= 'z')
-		return c - 'a' + 26;
-	if (c >= '0' && c <= '9')
-		return c - '0' + 52;
-	return c == '+' ? 62 : c == '/' ? 63 : -1;
+	size_t i = 0;
+
+	while (i < n && (str_b64_values[(unsigned char)s[i]] || s[i] == '='))
+		i++;
+	return i;
+}
+
+/* Four characters without padding: 24 bits, or -EINVAL. */
+static int str_b64_four(const char *s)
+{
+	unsigned a = str_b64_values[(unsigned char)s[0]], b = str_b64_values[(unsigned char)s[1]];
+	unsigned c = str_b64_values[(unsigned char)s[2]], d = str_b64_values[(unsigned char)s[3]];
+
+	if (!a || !b || !c || !d)
+		return -EINVAL;
+	return (int)((a - 1) << 18 | (b - 1) << 12 | (c - 1) << 6 | (d - 1));
 }
 
 /*
- * One group of four; the number of bytes, or -EINVAL. Unused bits must be zero, so that each text
- * has one form.
+ * The last group; the number of bytes, or -EINVAL. Unused bits must be zero, so that each text has
+ * one form.
  */
-static int str_b64_group(const char *s, bool last, unsigned char out[3])
+static int str_b64_last(const char *s, unsigned char out[3])
 {
-	int pad = !last || s[3] != '=' ? 0 : s[2] != '=' ? 1 : 2;
-	unsigned v = 0;
+	int pad = s[3] != '=' ? 0 : s[2] != '=' ? 1 : 2;
+	char four[4];
+	int v;
 
-	for (int i = 0; i < 4; i++) {
-		int d = i < 4 - pad ? str_b64_value(s[i]) : 0;
-
-		if (d < 0)
-			return -EINVAL;
-		v = v << 6 | (unsigned)d;
-	}
-	if ((pad == 1 && (v & 0xff)) || (pad == 2 && (v & 0xffff)))
+	memcpy(four, s, 4);
+	for (int i = 0; i < pad; i++)
+		four[3 - i] = 'A';
+	v = str_b64_four(four);
+	if (v < 0 || (pad == 1 && (v & 0xff)) || (pad == 2 && (v & 0xffff)))
 		return -EINVAL;
 	out[0] = (unsigned char)(v >> 16);
 	out[1] = (unsigned char)(v >> 8);
@@ -274,15 +296,25 @@ static int str_b64_group(const char *s, bool last, unsigned char out[3])
 
 int str_unb64(void *dst, size_t dst_size, const char *src, size_t src_len, size_t *ret_len)
 {
-	unsigned char *d = dst;
-	size_t n = 0;
+	unsigned char *d = dst, out[3];
+	size_t n = 0, i = 0;
+	int k;
 
 	if (src_len % 4)
 		return -EINVAL;
-	for (size_t i = 0; i < src_len; i += 4) {
-		unsigned char out[3];
-		int k = str_b64_group(src + i, i + 4 == src_len, out);
-
+	/* Whole groups first: the input of commands passes here. */
+	for (; i + 4 < src_len && dst_size - n >= 3; i += 4, n += 3) {
+		k = str_b64_four(src + i);
+		if (k < 0)
+			return k;
+		d[n] = (unsigned char)(k >> 16);
+		d[n + 1] = (unsigned char)(k >> 8);
+		d[n + 2] = (unsigned char)k;
+	}
+	if (i + 4 < src_len)
+		return -ENOSPC;
+	if (i < src_len) {
+		k = str_b64_last(src + i, out);
 		if (k < 0)
 			return k;
 		if ((size_t)k > dst_size - n)

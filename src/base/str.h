@@ -27,6 +27,7 @@ int str_unhex(void *dst, size_t dst_size, const char *hex);         /* exact len
 /* RFC 4648 base64 with padding. Encoded length: 4 * ((n + 2) / 3). */
 #define STR_B64_LEN(n) (4 * (((n) + 2) / 3))
 void str_b64(char *dst, const void *src, size_t n);                 /* writes STR_B64_LEN(n) + 1 bytes */
+size_t str_b64_span(const char *s, size_t n);                       /* bytes up to the first that base64 does not have */
 int str_unb64(void *dst, size_t dst_size, const char *src, size_t src_len, size_t *ret_len);   /* strict */
 
 /*

@@ -147,6 +147,39 @@ static void test_b64(void **state)
 	assert_int_equal(str_unb64(out, 6, "Zm9vYmFy", 8, &n), 0);
 }
 
+/* All lengths there and back; each byte at each place of a first, a middle and a last group. */
+static void test_b64_all(void **state)
+{
+	static const char alphabet[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	unsigned char in[200], out[200];
+	char text[STR_B64_LEN(200) + 1];
+	size_t n;
+
+	for (size_t i = 0; i < sizeof(in); i++)
+		in[i] = (unsigned char)(i * 37 + i / 7);
+	for (size_t len = 0; len <= sizeof(in); len++) {
+		str_b64(text, in, len);
+		assert_int_equal(str_b64_span(text, strlen(text)), strlen(text));
+		assert_int_equal(str_unb64(out, len, text, strlen(text), &n), 0);
+		assert_int_equal(n, len);
+		assert_memory_equal(in, out, len);
+		if (len)
+			assert_int_equal(str_unb64(out, len - 1, text, strlen(text), &n), -ENOSPC);
+	}
+	for (size_t at = 0; at < 12; at++) {
+		for (int c = 0; c < 256; c++) {
+			bool ok = c && strchr(alphabet, c);
+
+			memcpy(text, "AAAAAAAAAAAA", 13);
+			text[at] = (char)c;
+			assert_int_equal(str_b64_span(text, 12), ok || c == '=' ? 12 : at);
+			ok |= at == 11 && c == '=';
+			assert_int_equal(str_unb64(out, 9, text, 12, &n), ok ? 0 : -EINVAL);
+		}
+	}
+}
+
 static void test_pct(void **state)
 {
 	static const char *const bad[] = { "%", "%4", "%4g", "a%00b", "%%41" };
@@ -202,6 +235,7 @@ int main(void)
 		cmocka_unit_test(test_compare),	  cmocka_unit_test(test_copy),
 		cmocka_unit_test(test_number),	  cmocka_unit_test(test_utf8),
 		cmocka_unit_test(test_hex),	  cmocka_unit_test(test_b64),
+		cmocka_unit_test(test_b64_all),
 		cmocka_unit_test(test_pct),	  cmocka_unit_test(test_random),
 		cmocka_unit_test(test_printable), cmocka_unit_test(test_secret),
 	};

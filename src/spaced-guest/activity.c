@@ -66,8 +66,9 @@ void activity_handle(struct req *r, const char *body, size_t n)
 	struct buf b;
 
 	buf_init(&b, 1024);
-	buf_putf(&b, "{\"idle_ms\":%" PRId64 ",\"requests\":%u,\"commands\":%u,\"since_ms\":{", idle,
+	buf_putf(&b, "{\"idle_ms\":%" PRId64 ",\"requests\":%u,\"commands\":%u,", idle,
 		 a->activity.requests, procs_running(a->procs));
+	buf_puts(&b, "\"since_ms\":{");
 	for (int i = 0; i < ACTIVITY_KIND_COUNT; i++) {
 		if (!a->activity.last_ms[i])
 			continue;

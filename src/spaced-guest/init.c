@@ -47,7 +47,8 @@ static int put_file(const char *path, const char *text, mode_t mode)
 	int r;
 
 	/* The user may have put anything there (a FIFO would keep us waiting): it is replaced. */
-	if (fd < 0 ? errno == ELOOP || errno == ENXIO : fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+	if (fd < 0 ? errno == ELOOP || errno == ENXIO
+		   : fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
 		fd_close(TAKE_FD(fd));
 		if (unlink(path) == 0)
 			fd = open(path, flags | O_EXCL, mode);

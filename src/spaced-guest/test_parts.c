@@ -198,6 +198,53 @@ static void test_decode(void **state)
 	path_req_done(&p);
 }
 
+/* Long input takes another way (decode.c): what differs must be nothing but the time. */
+static void test_long_input(void **state)
+{
+#define PID "\"process\":{\"pid\":1}"
+#define SHORT "\"input\":{\"stdin\":\"YQ==\"}"
+	static const struct { const char *fmt; bool ok, pty; } rows[] = {
+		{ "{" PID ",\"input\":{\"stdin\":\"%s\"}}", true, false },
+		{ "{\"input\":{\"pty\":\"%s\",\"x\":1}," PID "}", true, true },
+		{ "{" PID ",\"input\":{\"stdin\":\"%s=\"}}", false, false },
+		{ "{" PID ",\"input\":{\"stdin\":\"%s!\"}}", false, false },
+		{ "{" PID ",\"input\":{\"stdin\":\"%s\\n\"}}", false, false },
+		{ "{" PID ",\"input\":{\"stdin\":\"\\\"%s\"}}", false, false },
+		{ "{" PID ",\"input\":{\"stdin\":\"%s\"}", false, false },
+		{ "{\"process\":{\"tag\":\"%s\"}," SHORT "}", false, false },
+		/* Not the text of the input: it is passed over, the input is short. */
+		{ "{" PID ",\"x\":\"%s\"," SHORT "}", true, false },
+		{ "{" PID ",\"%s\":2," SHORT "}", true, false },
+		/* A mark that the client wrote is no mark. */
+		{ "{" PID ",\"input\":{\"stdin\":\"!\"},\"x\":\"%s\"}", false, false },
+		{ "{\"x\":\"%s\"," PID ",\"input\":{\"stdin\":\"\\u0021\"}}", false, false },
+	};
+#undef PID
+#undef SHORT
+	autofree char *data = x_alloc(3000), *b64 = x_alloc(STR_B64_LEN(3000) + 1);
+
+	for (int i = 0; i < 3000; i++)
+		data[i] = (char)(i * 7);
+	str_b64(b64, data, 3000);
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+		autofree char *body = x_asprintf(rows[i].fmt, b64);
+#pragma GCC diagnostic pop
+		struct input_req q = { 0 };
+		struct err e = { 0 };
+		int r = decode_input(body, strlen(body), &q, &e);
+
+		if ((r == 0) != rows[i].ok || q.pty != rows[i].pty)
+			fail_msg("row %zu: %d %s", i, r, e.text);
+		if (r == 0 && q.n == 3000)
+			assert_memory_equal(q.data, data, 3000);
+		else if (r == 0)
+			assert_true(q.n == 1 && q.data[0] == 'a');
+		input_req_done(&q);
+	}
+}
+
 struct parts { char text[256]; };
 
 static int on_begin(void *arg, const char *name, const char *filename)
@@ -278,7 +325,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_users),  cmocka_unit_test(test_paths),
 		cmocka_unit_test(test_text),   cmocka_unit_test(test_hosts),
-		cmocka_unit_test(test_decode), cmocka_unit_test(test_multipart),
+		cmocka_unit_test(test_decode),
+		cmocka_unit_test(test_long_input), cmocka_unit_test(test_multipart),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
