@@ -11,7 +11,8 @@ from harness import memory, node as harness_node
 
 SRC = os.path.join(harness_node.ROOT, "src")
 LOOKED_AT_S = 0.15               # the programs look at the file when 100 ms have passed since they last did
-SETTLED = ("running", "stopped", "failed")
+SETTLED = ("running", "paused", "stopped", "failed")
+OPERATIONS = ("create", "start", "stop", "delete", "pause", "resume")
 
 
 def names():
@@ -22,6 +23,8 @@ def names():
             if name.endswith(".c") and not name.startswith(("test_", "fuzz_")) and os.path.basename(folder) != "base":
                 with open(os.path.join(folder, name)) as f:
                     found.update(re.findall(r'\b(?:FAULT|\w*fault\w*)\("([a-z]+\.[a-z0-9.-]+)"\s*[,)]', f.read()))
+    # src/ops makes these names of their parts.
+    found.update(f"ops.{kind}.{where}" for kind in OPERATIONS for where in ("before-node", "after-node"))
     return sorted(found)
 
 
@@ -109,13 +112,15 @@ def answers(node, box):
 
 
 # The shortest way to a point, by the beginning of its name; all others are on the way of every sandbox.
-SHORT = {"sbx.start": "start anew", "sbx.stop": "stop", "sbx.crash": "crash", "sbx.bundle": "rotate"}
+SHORT = {"sbx.pause": "pause", "sbx.resume": "resume", "sbx.start": "start anew", "sbx.stop": "stop", "sbx.crash": "crash", "sbx.bundle": "rotate"}
 
 
 def sample(points):
-    """Two points of each kind: for a default run that is to end in time."""
+    """Two points of each kind on the node: for a default run that is to end in time (a driver that dies costs its lease)."""
     groups = {}
     for p in points:
+        if p.startswith("ops."):
+            continue
         groups.setdefault(p.rsplit(".", 1)[0], []).append(p)
     return [p for g in groups.values() for p in ([g[0], g[-1]] if len(g) > 1 else g)]
 
@@ -142,6 +147,12 @@ def steps(node, only=None):
     def life(what):
         return attempt(lambda: node.api("POST", f"/v1/sandboxes/{state['box']}/{what}"))
 
+    def pause():
+        return attempt(lambda: node.api("POST", f"/sandboxes/{state['box']}/pause"))
+
+    def resume():
+        return attempt(lambda: node.api("POST", f"/sandboxes/{state['box']}/connect", {"timeout": 3600}))
+
     def kill():
         return attempt(lambda: node.api("DELETE", f"/sandboxes/{state['box']}"))
 
@@ -157,9 +168,9 @@ def steps(node, only=None):
         node.space("key", "rotate", env={"SPACE_RUN_DIR": node.run}, check=False)
         return patient(lambda: node.api("GET", "/sandboxes"))
 
-    extra = [("stop", lambda: life("stop")), ("start", lambda: life("start")), ("start anew", lambda: life("start")), ("crash", crash), ("rotate", rotate)]
+    extra = [("pause", pause), ("resume", resume), ("stop", lambda: life("stop")), ("start", lambda: life("start")), ("start anew", lambda: life("start")), ("crash", crash), ("rotate", rotate)]
     if only is not None:
-        extra = [s for s in extra if s[0] == only]
+        extra = [s for s in extra if s[0] == only or (s[0] == "pause" and only == "resume")]
     return state, [("create", create), ("use", use), *extra, ("kill", kill)]
 
 
@@ -185,6 +196,10 @@ def once(node, line, baseline, short=False):
     box = state.get("box")
     if box and seen.get(box) == "running":
         harness_node.wait_for("what runs answers", lambda: answers(node, box), 30)
+    if box and seen.get(box) == "paused":
+        r = patient(lambda: node.api("POST", f"/sandboxes/{box}/connect", {}))
+        assert r.status == 201, f"what is paused cannot be resumed: {r.body}"
+        assert answers(node, box)
     if box and seen.get(box) == "stopped":
         r = patient(lambda: node.api("POST", f"/v1/sandboxes/{box}/start"))
         assert r.status < 300, f"what is stopped cannot be started: {r.body}"
