@@ -1,15 +1,37 @@
 # Completion of space(1) for bash.
 
+# What can stand for a sandbox: IDs and names. Only plain ones: compgen expands its words, "$(...)" in them too.
 _space_sandboxes() {
-	space ls --all --json --quiet 2>/dev/null | sed -n 's/.*"id": "\([a-z0-9]*\)".*/\1/p'
+	space ls --all 2>/dev/null | awk 'NR > 1 { print $1; if ($7 != "-") print $7 }' | grep -x '[A-Za-z0-9_.-]*'
+}
+
+_space_options() {
+	case $1 in
+	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --no-demo' ;;
+	key) echo '--tenant --name --instance' ;;
+	create) echo '-T --template --name --timeout --on-timeout --auto-resume -e --env -l --label --meta' ;;
+	ls) echo '-a --all -q --state -l --label --template -f --filter' ;;
+	resume) echo '--timeout' ;;
+	exec) echo '-i --interactive -t --tty -d --detach -u --user -w --workdir -e --env' ;;
+	shell) echo '-u --user' ;;
+	connect) echo '-u --user --timeout --no-shell' ;;
+	cp) echo '-r -R --recursive -u --user' ;;
+	logs) echo '-f --follow -n --tail' ;;
+	metrics) echo '-w --watch --interval' ;;
+	esac
+	echo '--json --quiet --help'
 }
 
 _space() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]:-}
-	local commands='up down key env create ls stop start kill exec shell ps cp logs version'
+	local commands='up down key env create ls inspect pause resume stop start timeout kill exec shell connect ps cp logs metrics version'
 
+	# "SANDBOX:" is one word to us, whatever the shell takes for the end of a word.
+	if declare -F _get_comp_words_by_ref >/dev/null; then
+		_get_comp_words_by_ref -n : cur prev
+	fi
 	if [ "$COMP_CWORD" = 1 ]; then
-		mapfile -t COMPREPLY < <(compgen -W "$commands --help --version" -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "$commands help --help --version" -- "$cur")
 		return
 	fi
 	case "$prev" in
@@ -17,28 +39,31 @@ _space() {
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
 		return
 		;;
+	--on-timeout)
+		mapfile -t COMPREPLY < <(compgen -W 'kill pause' -- "$cur")
+		return
+		;;
+	--state)
+		mapfile -t COMPREPLY < <(compgen -W 'running paused stopped failed' -- "$cur")
+		return
+		;;
 	esac
+	if [[ $cur == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "$(_space_options "$command")" -- "$cur")
+		return
+	fi
 	case "$command" in
-	up | down)
-		mapfile -t COMPREPLY < <(compgen -W '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --no-demo --help' -- "$cur")
-		;;
 	key)
-		mapfile -t COMPREPLY < <(compgen -W 'new ls revoke rotate reset --tenant --name --instance --json --help' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'new ls revoke rotate reset' -- "$cur")
 		;;
-	create)
-		mapfile -t COMPREPLY < <(compgen -W '--template --timeout --env --meta --json --quiet --help' -- "$cur")
+	help)
+		mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
 		;;
-	ls)
-		mapfile -t COMPREPLY < <(compgen -W '--all --json --quiet --help' -- "$cur")
-		;;
-	stop | start | kill | exec | shell | ps | logs)
-		if [[ $cur == -* ]]; then
-			mapfile -t COMPREPLY < <(compgen -W '-i -t -u -w -e --json --quiet --help' -- "$cur")
-		else
-			mapfile -t COMPREPLY < <(compgen -W "$(_space_sandboxes)" -- "$cur")
-		fi
+	inspect | pause | resume | stop | start | timeout | kill | exec | shell | connect | ps | logs | metrics)
+		mapfile -t COMPREPLY < <(compgen -W "$(_space_sandboxes)" -- "$cur")
 		;;
 	cp)
+		compopt -o nospace
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur"; compgen -S : -W "$(_space_sandboxes)" -- "$cur")
 		;;
 	esac

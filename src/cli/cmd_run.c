@@ -29,7 +29,7 @@ static int run_exit(struct cli *c, int r, const struct run_result *result, const
 static void say_detached(struct cli *c, const struct box *b, int64_t pid)
 {
 	if (c->json) {
-		json_t *v = json_pack("{s:s,s:I}", "sandboxID", b->id, "pid", (json_int_t)pid);
+		json_t *v = json_pack("{s:s,s:I}", "id", b->id, "pid", (json_int_t)pid);
 
 		cli_print_json(v);
 		json_decref(v);
