@@ -431,6 +431,10 @@ int decode_nothing(const char *body, size_t n, struct err *e)
 static const struct { const char *name; int number; } signals[] = {
 	{ "SIGNAL_SIGKILL", SIGKILL },
 	{ "SIGNAL_SIGTERM", SIGTERM },
+	/* Ours: what a terminal or its end sends. */
+	{ "SIGNAL_SIGHUP", SIGHUP },
+	{ "SIGNAL_SIGINT", SIGINT },
+	{ "SIGNAL_SIGQUIT", SIGQUIT },
 };
 
 static int signal_from(const json_t *j, struct signal_req *ret, struct err *e)
@@ -447,7 +451,7 @@ static int signal_from(const json_t *j, struct signal_req *ret, struct err *e)
 			return 0;
 		}
 	}
-	return err_set(e, -EINVAL, "'signal' must be SIGNAL_SIGKILL or SIGNAL_SIGTERM");
+	return err_set(e, -EINVAL, "'signal' must be SIGNAL_SIGKILL, TERM, HUP, INT or QUIT");
 }
 
 int decode_signal(const char *body, size_t n, struct signal_req *ret, struct err *e)

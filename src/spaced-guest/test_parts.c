@@ -177,7 +177,7 @@ static void test_decode(void **state)
 	BAD(decode_selector, "{\"process\":{\"pid\":99999999999}}", &sel);
 	OK(decode_signal, "{\"process\":{\"pid\":1},\"signal\":15}", &sig);
 	assert_int_equal(sig.sig, 15);
-	BAD(decode_signal, "{\"process\":{\"pid\":1},\"signal\":\"SIGNAL_SIGHUP\"}", &sig);
+	BAD(decode_signal, "{\"process\":{\"pid\":1},\"signal\":\"SIGNAL_SIGSTOP\"}", &sig);
 	OK(decode_input, "{\"process\":{\"pid\":1},\"input\":{\"stdin\":\"YQ==\"}}", &in);
 	assert_true(in.n == 1 && in.data[0] == 'a' && !in.pty);
 	input_req_done(&in);
