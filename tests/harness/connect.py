@@ -8,13 +8,13 @@ import struct
 
 
 class Stream:
-    """One Start or Connect call; events come from next()."""
+    """One Start, Connect or WatchDir call; events come from next()."""
 
-    def __init__(self, node, sandbox, method, request, token=None, timeout=60, headers=None):
+    def __init__(self, node, sandbox, method, request, token=None, timeout=60, headers=None, service="process.Process"):
         token = token or node.api("GET", f"/sandboxes/{sandbox}").json()["envdAccessToken"]
         payload = json.dumps(request).encode()
         self.conn = http.client.HTTPConnection("127.0.0.1", node.port, timeout=timeout)
-        self.conn.request("POST", f"/process.Process/{method}", struct.pack(">BI", 0, len(payload)) + payload,
+        self.conn.request("POST", f"/{service}/{method}", struct.pack(">BI", 0, len(payload)) + payload,
                           {"Content-Type": "application/connect+json", "Connect-Protocol-Version": "1", "X-Access-Token": token,
                            "E2b-Sandbox-Id": sandbox, "E2b-Sandbox-Port": "49983", **(headers or {})})
         self.sock = self.conn.sock
@@ -31,9 +31,9 @@ class Stream:
             if "error" in message:
                 raise StreamError(message["error"])
             return None
-        event = message["event"]
+        event = message.get("event", message)
         if "start" in event:
-            self.pid = event["start"]["pid"]
+            self.pid = event["start"].get("pid")
         return event
 
     def _read(self, n):
