@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "api/cors.h"
 #include "api/metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -69,14 +70,17 @@ static const char *retry_field(int status, const char **ret_value)
 static void refuse(struct call *c, int status, const struct err *e, const char *allow)
 {
 	const char *retry, *name = allow ? NULL : retry_field(status, &retry);
-	const struct http_field extra[] = {
-		{ "X-Request-Id", c->req_id },
-		{ allow ? "Allow" : name, allow ? allow : retry },
-		{ NULL, NULL },
-	};
+	struct http_field extra[3 + CORS_FIELDS_MAX] = { { "X-Request-Id", c->req_id } };
+	unsigned n = 1;
 	const struct http_head *h = http_req_head(c->req);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?")), *body = NULL;
 
+	if (allow)
+		extra[n++] = (struct http_field){ "Allow", allow };
+	else if (name)
+		extra[n++] = (struct http_field){ name, retry };
+	if (c->cors)
+		memcpy(extra + n, cors_fields, sizeof(cors_fields));
 	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant),
 		 F_STR("method", h->method), F_STR("path", path), F_INT("status", status), F_ERR(e),
 		 F_INT("ms", clock_mono_ms() - c->start_ms));
@@ -181,6 +185,11 @@ static void dispatch(struct call *c)
 		call_error(c, &e);
 		return;
 	}
+	if (cors_is_preflight(h) && !routes_find(h->method, h->target)->host_only &&
+	    (r == 1 ? t.port == ROUTES_CONTROL_PORT : routes_known(h->target))) {
+		cors_answer(c->req, c->req_id);
+		return;
+	}
 	if (r == 1 && !control_with_headers(c, h, &t)) {
 		data_handle(c, &t);
 		return;
@@ -193,9 +202,17 @@ static void dispatch(struct call *c)
 		refuse_method(c);
 	} else if (!c->problem && data_target_by_token(h, &t) == 1) {
 		data_handle(c, &t);
+	} else if (signed_handle(c)) {
+		return;
 	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) &&
 		   str_eq(h->target, "/health")) {
 		own_health(c);
+	} else if (routes_known(h->target)) {
+		err_set_code(&e, -ENOKEY, "no-sandbox-named",
+			     "The request names no sandbox: it needs E2b-Sandbox-Id and "
+			     "E2b-Sandbox-Port, a host, an access token or a signature.");
+		c->cors = http_get(h, "Origin") != NULL;
+		call_error(c, &e);
 	} else {
 		err_set_code(&e, -ENOENT, "no-such-route", "There is no such path.");
 		call_error(c, &e);
@@ -287,6 +304,7 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 	a->auth = map_new(API_AUTH_ENTRIES_MAX);
 	a->routes = map_new(API_ROUTES_MAX);
 	a->metrics = metrics_kept_new();
+	a->signed_known = map_new(SIGNED_KNOWN_MAX);
 	a->quick = work_new_begin(l, API_QUICK_THREADS, open_store, a);
 	a->slow = work_new_begin(l, API_SLOW_THREADS, open_store, a);
 	a->http = http_server_new(l, &sc);
@@ -314,6 +332,7 @@ void api_free(struct api *a)
 	auth_clear(a);
 	route_clear(a);
 	metrics_kept_free(a->metrics);
+	signed_clear(a);
 	free(a);
 }
 

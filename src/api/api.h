@@ -68,6 +68,8 @@ struct api {
 	size_t n_pool;
 	struct api_keys *keys;
 	struct metrics_kept *metrics;
+	struct map *signed_known;        /* signature -> sandbox */
+	size_t n_signed;                 /* look-ups that wait or run */
 	bool stopping;
 };
 
@@ -95,6 +97,7 @@ struct call {
 	char once_key[API_ONCE_KEY_MAX + 1];     /* Idempotency-Key, "" = none; of routes with CONTROL_ONCE */
 	struct key_signer signer; bool signer_ok;
 	int64_t start_ms;
+	bool cors;                       /* the answer may be read by a page of another origin */
 	bool problem;                    /* under /v1: errors are problems (RFC 9457) */
 	/* result, made by the worker */
 	int status;                      /* 0: the error */
@@ -235,6 +238,13 @@ int data_target_of(struct api *a, const struct http_head *h, struct data_target 
 int data_target_by_token(const struct http_head *h, struct data_target *ret);
 void data_handle(struct call *c, const struct data_target *t);
 void data_cut(struct api *a, const char *sandbox, uint64_t generation);      /* streams of generations up to this */
+
+/* signed.c: /files with a signature and no sandbox. false: the request is none of these */
+#define SIGNED_BOXES_MAX 20000
+#define SIGNED_WAITING_MAX 64            /* beyond: 429 */
+#define SIGNED_KNOWN_MAX 1024
+bool signed_handle(struct call *c);
+void signed_clear(struct api *a);
 
 /* route.c */
 struct api_route {

@@ -24,6 +24,7 @@
 #include <strings.h>
 #include <sys/socket.h>
 #include "api/api.h"
+#include "api/cors.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -42,6 +43,7 @@ struct stream {
 	struct forward *f;               /* NULL: over, a look-up is still under way */
 	bool looking, retried, retry_fresh;
 	bool may_wake;                   /* one try to wake a paused sandbox (C-9) */
+	bool cors;                       /* a page of another origin asks */
 	const struct route *route;
 	char sandbox[64];
 	char req_id[API_REQ_ID_MAX + 1];
@@ -133,12 +135,13 @@ static void plain_answer(int status, const char *message, struct answer *a)
 
 static void reply(struct stream *s, const struct answer *a)
 {
-	const struct http_field extra[] = {
+	struct http_field extra[3 + CORS_FIELDS_MAX] = {
 		{ "X-Request-Id", s->req_id },
 		{ a->retry ? "Retry-After" : "Should-Retry", a->retry ? "1" : "false" },
-		{ NULL, NULL },
 	};
 
+	if (s->cors)
+		memcpy(extra + 2, cors_fields, sizeof(cors_fields));
 	forward_reply(s->f, a->status, extra, "application/json", a->body, strlen(a->body));
 }
 
@@ -236,7 +239,8 @@ static int put_node_head(struct buf *b, const struct http_head *h, const char *c
 
 static bool skip_answer_field(const char *name, void *arg)
 {
-	return strncasecmp(name, "Space-", 6) == 0 || str_ieq(name, "X-Request-Id");
+	return strncasecmp(name, "Space-", 6) == 0 || str_ieq(name, "X-Request-Id") ||
+	       cors_is_field(name);
 }
 
 static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out,
@@ -254,6 +258,8 @@ static enum forward_head on_head(struct forward *f, const struct http_head *h, s
 	http_put_status(out, h->status);
 	http_put_forward(out, h, skip_answer_field, NULL);
 	http_put_field(out, "X-Request-Id", s->req_id);
+	for (const struct http_field *f_cors = cors_fields; s->cors && f_cors->name; f_cors++)
+		http_put_field(out, f_cors->name, f_cors->value);
 	return FORWARD_PASS;
 }
 
@@ -485,6 +491,7 @@ static void start_stream(struct call *c, const struct data_target *t, const stru
 
 	s->api = a;
 	s->route = route;
+	s->cors = c->cors;
 	s->start_ms = c->start_ms;
 	str_copy(s->sandbox, sizeof(s->sandbox), t->id);
 	str_copy(s->req_id, sizeof(s->req_id), c->req_id);
@@ -513,6 +520,7 @@ void data_handle(struct call *c, const struct data_target *t)
 	struct data_target target = *t;
 	struct err e = { 0 };
 
+	c->cors = target.port == ROUTES_CONTROL_PORT && !route->host_only && http_get(h, "Origin");
 	target.id[strcspn(target.id, "-")] = '\0';       /* "<id>-<client>", an old form */
 	if (str_eq(h->method, "CONNECT"))
 		err_set(&e, -EINVAL, "CONNECT is not served.");

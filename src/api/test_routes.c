@@ -407,6 +407,188 @@ static void test_metrics(void **state)
 			 400);
 }
 
+/* ---- signed addresses ---- */
+
+/* E2B's published vector. */
+static void test_signature_vector(void **state)
+{
+	char got[TOKEN_SIGNATURE_MAX];
+
+	token_signature("0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0", "hello.txt", "read", "user", NULL, got);
+	assert_string_equal(got, "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E");
+}
+
+#define GOOD "/files?signature=v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E"
+
+static void test_signed_parse(void **state)
+{
+	static const struct { const char *target; int want; } rows[] = {
+		{ GOOD, 0 },
+		{ GOOD "&path=a%20b&username=u&signature_expiration=5", 0 },
+		{ "/files?path=x", -ENOENT },
+		{ "/envs?signature=x", -ENOENT },
+		{ GOOD "A", -EKEYREJECTED },
+		{ "/files?signature=gUtH", -EKEYREJECTED },
+		{ "/files?signature=v1_", -EKEYREJECTED },
+		{ "/files?signature=", -EKEYREJECTED },
+		{ GOOD "&signature_expiration=soon", -EINVAL },
+		{ GOOD "&signature_expiration=-1", -EINVAL },
+		{ GOOD "&signature_expiration=99999999999999999999", -EINVAL },
+		{ GOOD "&path=%zz", -EINVAL },
+		{ GOOD "&path=%00", -EINVAL },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		struct token_signed q = { 0 };
+		struct err e = { 0 };
+		int r = token_signed_parse("GET", rows[i].target, &q, &e);
+
+		if (r != rows[i].want)
+			fail_msg("%s: %d %s", rows[i].target, r, e.text);
+		if (r == 0)
+			assert_string_equal(q.op, "read");
+		token_signed_done(&q);
+	}
+}
+
+static char *signed_query(const struct box *b, const char *path, const char *op, const char *user,
+			  const char *expiration)
+{
+	char sig[TOKEN_SIGNATURE_MAX], quoted[3 * TOKEN_SIGNATURE_MAX + 1] = "";
+
+	token_signature(b->token, path, op, user, expiration, sig);
+	for (char *p = sig; *p; p++)
+		str_format(quoted + strlen(quoted), sizeof(quoted) - strlen(quoted), "%%%02X", *p);
+	return x_asprintf("path=%s&username=%s&signature=%s%s%s", path, user, quoted,
+			  expiration ? "&signature_expiration=" : "", expiration ? expiration : "");
+}
+
+static void test_signed(void **state)
+{
+	struct rig *g = *state;
+	struct box boxes[3];
+	autofree char *q = NULL, *old = NULL, *other = NULL;
+
+	for (size_t i = 0; i < ARRAY_LEN(boxes); i++)
+		boxes[i] = rig_create(g, BASE);
+	q = signed_query(&boxes[0], "/a", "read", "user", "4000000000");
+	old = signed_query(&boxes[0], "/a", "read", "user", "1000000000");
+	other = signed_query(&boxes[2], "/b", "write", "root", NULL);
+	for (int again = 0; again < 2; again++) {
+		assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", q), 200);
+		assert_string_equal(g->cap.id.sandbox, boxes[0].id);
+		assert_int_equal(g->cap.access, ID_ACCESS_READ);
+		assert_int_equal(rig_ask(g,
+					 "POST /files?%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1"
+					 "\r\n\r\nx", other),
+				 200);
+		assert_string_equal(g->cap.id.sandbox, boxes[2].id);
+	}
+	assert_int_equal(map_len(g->api->signed_known), 2);
+	assert_int_equal(g->forwards, 4);
+
+	/* Signed for a read, and not for ever. */
+	assert_int_equal(rig_ask(g,
+				 "POST /files?%s HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+				 q),
+			 401);
+	rig_connect_client(g);
+	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", old), 401);
+	HAS(g, "\"code\":401,\"message\":\"signature is already expired\"");
+	assert_int_equal(rig_ask(g,
+				 "GET /files?%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
+				 "E2b-Sandbox-Port: 49983\r\n\r\n", old, boxes[0].id),
+			 401);
+	HAS(g, "signature is already expired");
+	assert_int_equal(rig_ask(g, "GET /files?%s&path=/c HTTP/1.1\r\nHost: x\r\n\r\n", other), 401);
+	HAS(g, "invalid signature");
+
+	/* A token that is right replaces the signature, one that is wrong does not pass with it. */
+	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n",
+				 old, boxes[0].token),
+			 200);
+	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\nX-Access-Token: no\r\n\r\n",
+				 q),
+			 401);
+	assert_int_equal(rig_ask(g, "GET /files?path=x HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
+	HAS(g, "names no sandbox");
+
+	/* Gone: what is remembered leads to no one. */
+	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", boxes[0].id), 204);
+	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", q), 502);
+}
+
+/* ---- pages of other origins ---- */
+
+#define ORIGIN "Origin: https://page.test\r\n"
+
+static void test_cors(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, BASE);
+	static const struct { const char *line, *host; int status; bool open; } rows[] = {
+		{ "/files?path=x", "x", 204, true },
+		{ "/process.Process/Start", "x", 204, true },
+		{ "/filesystem.Filesystem/WatchDir", "x", 204, true },
+		{ "/health", "x", 204, true },
+		{ "/anything", "49983-iaaaaaaaaaaaaaaaaaaaa.box.test", 204, true },
+		{ "/init", "49983-iaaaaaaaaaaaaaaaaaaaa.box.test", 404, false },
+		{ "/init", "x", 404, false },
+		{ "/sandboxes", "x", 405, false },
+		{ "/v2/sandboxes", "x", 405, false },
+		{ "/v1/sandboxes", "x", 405, false },
+		{ "/sandboxes/iaaaaaaaaaaaaaaaaaaaa/logs", "x", 405, false },
+		{ "/nowhere", "x", 404, false },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		int status = rig_ask(g,
+				     "OPTIONS %s HTTP/1.1\r\nHost: %s\r\n" ORIGIN
+				     "Access-Control-Request-Method: POST\r\n"
+				     "Access-Control-Request-Headers: authorization,x-access-token\r\n\r\n",
+				     rows[i].line, rows[i].host);
+
+		if (status != rows[i].status)
+			fail_msg("%s at %s: %d", rows[i].line, rows[i].host, status);
+		if (rows[i].open) {
+			HAS(g, "Access-Control-Allow-Origin: *\r\n");
+			HAS(g, "Access-Control-Allow-Methods: HEAD, GET, POST, PUT, PATCH, DELETE\r\n");
+			HAS(g, "Access-Control-Allow-Headers: authorization,x-access-token\r\n");
+			HAS(g, "Access-Control-Max-Age: 7200\r\n");
+		} else {
+			assert_false(rig_has(g, "Access-Control-Allow-Origin"));
+		}
+	}
+	assert_int_equal(g->forwards, 0);
+
+	/* Answers and refusals of the data surface; what the guest says about origins is dropped. */
+	g->answers[0] = "200 Access-Control-Allow-Origin https://guest.test x";
+	assert_int_equal(rig_ask(g, "GET /envs HTTP/1.1\r\nHost: x\r\n" ORIGIN
+				    "X-Access-Token: %s\r\n\r\n", b.token),
+			 200);
+	HAS(g, "Access-Control-Allow-Origin: *\r\n");
+	HAS(g, "Access-Control-Expose-Headers: Grpc-Status, ");
+	assert_false(rig_has(g, "guest.test"));
+	assert_int_equal(rig_ask(g, "GET /envs HTTP/1.1\r\nHost: x\r\nX-Access-Token: %s\r\n\r\n",
+				 b.token),
+			 200);
+	assert_false(rig_has(g, "Access-Control"));
+	assert_int_equal(rig_ask(g, "GET /envs HTTP/1.1\r\nHost: 49983-%s.box.test\r\n" ORIGIN "\r\n",
+				 b.id),
+			 401);
+	HAS(g, "Access-Control-Allow-Origin: *\r\n");
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H ORIGIN "\r\n"), 200);
+	assert_false(rig_has(g, "Access-Control"));
+	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\n" ORIGIN "\r\n"), 401);
+	assert_false(rig_has(g, "Access-Control"));
+	/* A sandbox that is gone: a page may read that, too. */
+	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 204);
+	assert_int_equal(rig_ask(g, "GET /envs HTTP/1.1\r\nHost: x\r\n" ORIGIN
+				    "X-Access-Token: %s\r\n\r\n", b.token),
+			 502);
+	HAS(g, "Access-Control-Allow-Origin: *\r\n");
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
@@ -420,6 +602,10 @@ int main(void)
 		cmocka_unit_test(test_metrics_parse),
 		cmocka_unit_test(test_metrics_kept),
 		T(test_metrics),
+		cmocka_unit_test(test_signature_vector),
+		cmocka_unit_test(test_signed_parse),
+		T(test_signed),
+		T(test_cors),
 	};
 
 	log_open("test", "test");

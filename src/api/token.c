@@ -12,7 +12,9 @@
 #include "http/http.h"
 #include "identity/identity.h"
 
-#define SIGNATURE_TEXT_MAX 64
+#define SIGNATURE_PREFIX "v1_"
+#define SIGNATURE_CHARS 43               /* base64 of 32 bytes without its "=" */
+#define B64_CHARS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 static_assert(TOKEN_KEY_BYTES == crypto_auth_hmacsha256_KEYBYTES, "key size");
 
@@ -64,8 +66,8 @@ int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1])
 	return id_sandbox_ok(id) ? 0 : -EINVAL;
 }
 
-static void make_signature(const char *token, const char *path, const char *op, const char *user,
-			   const char *expiration, char dst[SIGNATURE_TEXT_MAX])
+void token_signature(const char *token, const char *path, const char *op, const char *user,
+		     const char *expiration, char dst[TOKEN_SIGNATURE_MAX])
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
 	char b64[STR_B64_LEN(sizeof(hash)) + 1];
@@ -76,41 +78,88 @@ static void make_signature(const char *token, const char *path, const char *op, 
 	crypto_hash_sha256(hash, (const unsigned char *)text, strlen(text));
 	str_b64(b64, hash, sizeof(hash));
 	b64[strcspn(b64, "=")] = '\0';
-	str_format(dst, SIGNATURE_TEXT_MAX, "v1_%s", b64);
+	str_format(dst, TOKEN_SIGNATURE_MAX, "%s%s", SIGNATURE_PREFIX, b64);
 	explicit_bzero(text, strlen(text));
 }
 
-static int check_expiration(const char *text, int64_t now_s, struct err *e)
+void token_signed_done(struct token_signed *q)
+{
+	free(q->signature);
+	free(q->path);
+	free(q->user);
+	free(q->expiration);
+	*q = (struct token_signed){ 0 };
+}
+
+static int check_form(const struct token_signed *q, struct err *e)
 {
 	uint64_t at;
 
-	if (!text)
-		return 0;
-	if (str_to_u64(text, INT64_MAX, &at) < 0)
+	if (!str_starts(q->signature, SIGNATURE_PREFIX) ||
+	    !str_is(q->signature + strlen(SIGNATURE_PREFIX), SIGNATURE_CHARS, SIGNATURE_CHARS,
+		    B64_CHARS))
+		return err_set(e, -EKEYREJECTED, "invalid signature");
+	if (q->expiration && str_to_u64(q->expiration, INT64_MAX, &at) < 0)
 		return err_set(e, -EINVAL, "signature_expiration is not a number of seconds");
-	return (int64_t)at < now_s ? err_set(e, -EKEYEXPIRED, "signature is already expired") : 0;
+	return 0;
+}
+
+int token_signed_parse(const char *method, const char *target, struct token_signed *ret,
+		       struct err *e)
+{
+	bool read = str_eq(method, "GET") || str_eq(method, "HEAD");
+	struct token_signed q = { .op = read ? "read" : "write" };
+	int r = 0;
+
+	if (!str_starts(target, "/files?"))
+		return -ENOENT;
+	if (http_query_get(target, "signature", &q.signature) < 0 ||
+	    http_query_get(target, "path", &q.path) < 0 ||
+	    http_query_get(target, "username", &q.user) < 0 ||
+	    http_query_get(target, "signature_expiration", &q.expiration) < 0)
+		r = err_set(e, -EINVAL, "the query of the address is malformed");
+	else
+		r = q.signature ? check_form(&q, e) : -ENOENT;
+	if (r < 0)
+		token_signed_done(&q);
+	else
+		*ret = q;
+	return r;
+}
+
+bool token_signed_by(const struct token_key *k, const char *sandbox, const struct token_signed *q)
+{
+	char token[TOKEN_TEXT_MAX], want[TOKEN_SIGNATURE_MAX];
+
+	token_make(k, sandbox, token);
+	token_signature(token, q->path ? q->path : "", q->op, q->user ? q->user : "",
+			q->expiration, want);
+	explicit_bzero(token, sizeof(token));
+	return strlen(q->signature) == strlen(want) &&
+	       sodium_memcmp(q->signature, want, strlen(want)) == 0;
+}
+
+int token_signed_time(const struct token_signed *q, int64_t now_s, struct err *e)
+{
+	uint64_t at = 0;
+
+	if (!q->expiration)
+		return 0;
+	if (str_to_u64(q->expiration, INT64_MAX, &at) < 0 || (int64_t)at < now_s)
+		return err_set(e, -EKEYEXPIRED, "signature is already expired");
+	return 0;
 }
 
 int token_signature_check(const struct token_key *k, const char *sandbox, const char *method,
 			  const char *target, int64_t now_s, struct err *e)
 {
-	autofree char *given = NULL, *path = NULL, *user = NULL, *expiration = NULL;
-	char token[TOKEN_TEXT_MAX], want[SIGNATURE_TEXT_MAX];
-	const char *op = str_eq(method, "GET") || str_eq(method, "HEAD") ? "read" : "write";
+	struct token_signed q = { 0 };
+	int r = token_signed_parse(method, target, &q, e);
 
-	if (!str_starts(target, "/files?"))
-		return -ENOENT;
-	if (http_query_get(target, "signature", &given) < 0 ||
-	    http_query_get(target, "path", &path) < 0 ||
-	    http_query_get(target, "username", &user) < 0 ||
-	    http_query_get(target, "signature_expiration", &expiration) < 0)
-		return err_set(e, -EINVAL, "the query of the address is malformed");
-	if (!given)
-		return -ENOENT;
-	token_make(k, sandbox, token);
-	make_signature(token, path ? path : "", op, user ? user : "", expiration, want);
-	explicit_bzero(token, sizeof(token));
-	if (strlen(given) != strlen(want) || sodium_memcmp(given, want, strlen(want)) != 0)
-		return err_set(e, -EKEYREJECTED, "invalid signature");
-	return check_expiration(expiration, now_s, e);
+	if (r == 0)
+		r = token_signed_by(k, sandbox, &q)
+			    ? token_signed_time(&q, now_s, e)
+			    : err_set(e, -EKEYREJECTED, "invalid signature");
+	token_signed_done(&q);
+	return r;
 }

@@ -25,8 +25,27 @@ void token_make(const struct token_key *k, const char *sandbox, char dst[TOKEN_T
 bool token_ok(const struct token_key *k, const char *sandbox, const char *given);        /* constant time in the token's length */
 /* The sandbox that a token names, unchecked. */
 int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1]);
+
+/* ---- signed file addresses ---- */
+
+#define TOKEN_SIGNATURE_MAX 64
+
+void token_signature(const char *token, const char *path, const char *op, const char *user,
+		     const char *expiration /* NULL = none */, char dst[TOKEN_SIGNATURE_MAX]);
+
+struct token_signed {
+	const char *op;
+	char *signature, *path, *user, *expiration;      /* decoded; NULL = absent; owned */
+};
+/* 0; -ENOENT the target carries no signature; -EINVAL malformed (nothing to free). */
+int token_signed_parse(const char *method, const char *target, struct token_signed *ret,
+		       struct err *e);
+void token_signed_done(struct token_signed *q);
+bool token_signed_by(const struct token_key *k, const char *sandbox, const struct token_signed *q);
+int token_signed_time(const struct token_signed *q, int64_t now_s, struct err *e);       /* -EKEYEXPIRED */
 /*
- * 0; -EKEYREJECTED wrong, -EKEYEXPIRED; -ENOENT the target carries no signature; -EINVAL malformed.
+ * All of it. 0; -EKEYREJECTED wrong, -EKEYEXPIRED; -ENOENT the target carries no signature; -EINVAL
+ * malformed.
  */
 int token_signature_check(const struct token_key *k, const char *sandbox, const char *method,
 			  const char *target, int64_t now_s, struct err *e);

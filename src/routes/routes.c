@@ -135,3 +135,14 @@ const struct route *routes_find(const char *method, const char *target)
 	}
 	return is_hidden(target, n) ? &route_hidden : &route_default;
 }
+
+bool routes_known(const char *target)
+{
+	size_t n = strcspn(target, "?#");
+
+	for (unsigned i = 0; i < routes_control_len; i++)
+		if (!routes_control[i].host_only && !str_ends(routes_control[i].path, "*") &&
+		    path_matches(routes_control[i].path, target, n))
+			return true;
+	return false;
+}

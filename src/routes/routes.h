@@ -23,6 +23,8 @@ struct route {
 extern const struct route routes_control[];
 extern const unsigned routes_control_len;
 
+/* A path of the table that clients may use, with whatever method. */
+bool routes_known(const char *target);
 const struct route *routes_find(const char *method, const char *target);   /* never NULL: the default row */
 
 #endif

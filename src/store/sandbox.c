@@ -271,6 +271,38 @@ int store_sandbox_list(struct store *s, const struct store_list *q, struct store
 	return 0;
 }
 
+int store_sandbox_ids(struct store *s, char cursor[STORE_CURSOR_MAX], unsigned max,
+		      char (*ids)[ID_SANDBOX_LEN + 1], size_t *ret_n, struct err *e)
+{
+	autorows struct db_rows q = { 0 };
+	struct store_sandbox last = { 0 };
+	const char *after_id;
+	int64_t after_ms;
+	size_t n = 0;
+	int r;
+
+	if (cursor_parse(cursor, true, &after_ms, &after_id) < 0)
+		return err_set_code(e, -EINVAL, "bad-cursor",
+				    "the cursor is not one that a list has given");
+	r = db_query(s->db, e, &q,
+		     "SELECT created_ms, id FROM sandboxes WHERE deleted_ms = 0"
+		     " AND (created_ms < $1 OR (created_ms = $1 AND id < $2))"
+		     " ORDER BY created_ms DESC, id DESC LIMIT $3",
+		     DB_INT(after_ms), DB_STR(after_id), DB_INT(max));
+	while (r >= 0 && (r = db_next(&q, e)) > 0 && n < max) {
+		str_copy(ids[n++], ID_SANDBOX_LEN + 1, db_str(&q, 1));
+		last.created_ms = db_int(&q, 0);
+	}
+	if (r < 0)
+		return r;
+	if (n > 0) {
+		str_copy(last.id, sizeof(last.id), ids[n - 1]);
+		store_cursor(&last, cursor);
+	}
+	*ret_n = n;
+	return 0;
+}
+
 /* ---- What the node reports ---- */
 
 int sandbox_set_times(struct store *s, const char *id, int64_t end_ms, int64_t paused_ms,

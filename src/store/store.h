@@ -104,6 +104,12 @@ struct store_list {
 int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret,
 		       size_t *ret_n, char next_cursor[64], struct err *e);
 /*
+ * IDs alone of all tenants, newest first, behind `cursor` ("" = from the start), which is moved on;
+ * at most `max` of them, fewer at the end.
+ */
+int store_sandbox_ids(struct store *s, char cursor[STORE_CURSOR_MAX], unsigned max,
+		      char (*ids)[ID_SANDBOX_LEN + 1], size_t *ret_n, struct err *e);
+/*
  * What the node reports: running, paused or stopped (reason: "crashed", "guest-off",
  * "guest-reboot"). Dropped with -ESTALE when the generation is not the row's, with -EBUSY while an
  * operation is unfinished (that one decides). An execution that ended by itself is not wanted back:
