@@ -208,9 +208,9 @@ static void dispatch(struct call *c)
 		   str_eq(h->target, "/health")) {
 		own_health(c);
 	} else if (routes_known(h->target)) {
-		err_set_code(&e, -ENOKEY, "no-sandbox-named",
-			     "The request names no sandbox: it needs E2b-Sandbox-Id and "
-			     "E2b-Sandbox-Port, a host, an access token or a signature.");
+		err_set(&e, -ENOKEY,
+			"The request names no sandbox: it needs E2b-Sandbox-Id and "
+			"E2b-Sandbox-Port, a host, an access token or a signature.");
 		c->cors = http_get(h, "Origin") != NULL;
 		call_error(c, &e);
 	} else {

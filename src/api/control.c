@@ -71,6 +71,14 @@ const struct control_route control_routes[] = {
 	{ NULL, "/secrets/*", 0, NULL },
 	{ NULL, "/teams", 0, NULL },
 	{ NULL, "/teams/*", 0, NULL },
+	{ NULL, "/api-keys", 0, NULL },
+	{ NULL, "/api-keys/*", 0, NULL },
+	{ NULL, "/access-tokens", 0, NULL },
+	{ NULL, "/access-tokens/*", 0, NULL },
+	{ NULL, "/nodes", 0, NULL },
+	{ NULL, "/nodes/*", 0, NULL },
+	{ NULL, "/admin/*", 0, NULL },
+	{ NULL, "/events/*", 0, NULL },
 };
 const size_t control_routes_len = ARRAY_LEN(control_routes);
 
