@@ -30,6 +30,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -142,11 +144,27 @@ static void forward_over(struct forward *f, enum forward_why why)
 	forward_later(f);
 }
 
+/*
+ * Whether the framing alone tells the client that its answer was cut, and nothing is on its way to
+ * it. Then its connection is just closed: clients tell that apart from trouble of the network, which
+ * a reset is to some of them (the Python SDK 2.30 asks for the sandbox's health only in the first
+ * case). A reset takes back what the client did not get yet.
+ */
+static bool cut_shows(const struct forward *f)
+{
+	struct tcp_info i = { 0 };
+	socklen_t n = sizeof(i);
+
+	return f->st == ST_BODY && f->mode != MODE_PLAIN && conn_out_len(f->client) == 0 &&
+	       getsockopt(conn_fd(f->client), IPPROTO_TCP, TCP_INFO, &i, &n) == 0 &&
+	       n == sizeof(i) && i.tcpi_unacked == 0 && i.tcpi_notsent_bytes == 0;
+}
+
 static void forward_break(struct forward *f, enum forward_why why)
 {
 	if (f->st == ST_ENDED)
 		return;
-	client_close(f, true);
+	client_close(f, f->client && !cut_shows(f));
 	forward_over(f, why);
 }
 

@@ -15,7 +15,8 @@
  *    stalls who writes.
  *  - A client that sends end of file before its answer is complete has left (as a closed socket looks the same);
  *    tunnels excepted. The upstream connection is then shut and closed.
- *  - A body that was cut never ends in order at the client: TCP clients get a reset, others a message that is not whole.
+ *  - A body that was cut never ends in order at the client: it gets a message that is not whole; over TCP a reset, too, where
+ *    the message would end with the connection or bytes of it are on their way.
  *  - An upstream that sent its whole answer before it took the whole request is closed; the client's rest is drained
  *    (FORWARD_DRAIN_MAX), else its connection ends after the answer.
  */
@@ -109,7 +110,7 @@ bool forward_can_retry(const struct forward *f);
 void forward_reply(struct forward *f, int status, const struct http_field *extra,
 		   const char *content_type, const void *body, size_t n);
 /*
- * Throws away what is buffered and ends both sides: the client gets a reset. `end` comes with
+ * Throws away what is buffered and ends both sides: the client as above. `end` comes with
  * FORWARD_CUT.
  */
 void forward_cut(struct forward *f);
