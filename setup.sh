@@ -43,7 +43,7 @@ RUN_PACKAGES=(
 )
 
 # The default tests and the first steps of the README.
-CHECK_PACKAGES=(python3 curl)
+CHECK_PACKAGES=(python3 python3-venv curl)
 
 # The long tests, the fuzzers, the benchmarks, man page checks.
 TEST_PACKAGES=(clang libclang-rt-14-dev llvm nginx-light wrk strace tmux git)
