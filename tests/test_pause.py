@@ -176,6 +176,8 @@ class Pause(unittest.TestCase):
         s.next()
         for b in (box, keep):
             self.assertEqual(self.post(b, "timeout", {"timeout": 0}).status, 204)
+        # Whoever should see to it dies and comes again: nothing is lost.
+        self.node.kill_daemon("space-control")
         node.wait_for("one is gone", lambda: self.node.api("GET", f"/sandboxes/{box}").status == 404, 10)
         node.wait_for("one is paused", lambda: self.node.state_of(keep) == "paused", 10)
         with self.assertRaises((connect.StreamCut, OSError)):
