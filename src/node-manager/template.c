@@ -1,6 +1,7 @@
 #include "node-manager/template.h"
 
 #include <btrfsutil.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -251,6 +253,55 @@ static int copy_all(int src, int dst, struct err *e)
 	return fsync(dst) < 0 ? err_errno(e, -errno, "a template's folder cannot be written") : 0;
 }
 
+/*
+ * The folder in `dir` that was not used for longest, of those that nothing younger than
+ * TEMPLATE_CACHE_MIN_S may take; *ret_n: how many there are.
+ */
+static int cache_oldest(int dir, char ret[NAME_MAX + 1], unsigned *ret_n)
+{
+	int64_t oldest = INT64_MAX, young = clock_wall_ms() / 1000 - TEMPLATE_CACHE_MIN_S;
+	int copy = fcntl(dir, F_DUPFD_CLOEXEC, 3);
+	DIR *d = copy < 0 ? NULL : fdopendir(copy);
+
+	if (!d) {
+		fd_close(copy);
+		return -errno;
+	}
+	rewinddir(d);
+	ret[0] = '\0';
+	*ret_n = 0;
+	for (struct dirent *ent; (ent = readdir(d));) {
+		struct stat st;
+
+		if (ent->d_name[0] == '.' ||
+		    fstatat(dir, ent->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
+			continue;
+		++*ret_n;
+		if (st.st_mtim.tv_sec >= oldest || st.st_mtim.tv_sec > young)
+			continue;
+		oldest = st.st_mtim.tv_sec;
+		str_copy(ret, NAME_MAX + 1, ent->d_name);
+	}
+	closedir(d);
+	return 0;
+}
+
+void template_cache_prune(const char *folder)
+{
+	autoclose int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	char name[NAME_MAX + 1], path[PATH_MAX];
+	unsigned n;
+
+	while (dir >= 0 && cache_oldest(dir, name, &n) == 0 && n > TEMPLATE_CACHE_KEPT && name[0]) {
+		if (str_format(path, sizeof(path), "%s/%s", folder, name) < 0)
+			return;
+		log_info("cached template dropped: not used for longest", F_STR("template", name));
+		drop_copy(path);
+		if (faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+			return;          /* something of somebody else's is in it */
+	}
+}
+
 /* Instances share the cache: each writes under a name of its own, the first rename wins. */
 static int cache_store(struct nm *nm, const char *name, struct err *e)
 {
@@ -284,6 +335,8 @@ static int cache_store(struct nm *nm, const char *name, struct err *e)
 	    errno != EEXIST)
 		r = err_errno(e, -errno, "the cached template cannot be named");
 	drop_copy(work);
+	if (r == 0 && conf_path(&nm->conf, path, CONF_CACHE, "template") == 0)
+		template_cache_prune(path);
 	return r;
 }
 
@@ -347,6 +400,7 @@ int template_import(struct nm *nm, const char *name, struct err *e)
 		if (file_bytes(src, template_files[i].name, &bytes) < 0)
 			return err_set(e, -ENOENT, "the cached template %s is not complete", name);
 	}
+	futimens(src, NULL);             /* used now: the last that pruning takes */
 	r = disk_subvolume_drop(dir, staging, e);
 	if (r == 0)
 		r = disk_need_space(nm, bytes, e);

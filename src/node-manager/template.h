@@ -16,6 +16,8 @@
 #define TEMPLATE_INITRD "initrd.gz"
 #define TEMPLATE_MANIFEST "manifest.json"
 #define TEMPLATE_MANIFEST_MAX 32768
+#define TEMPLATE_CACHE_KEPT 4            /* each about 700 MB */
+#define TEMPLATE_CACHE_MIN_S 600         /* one that was used since is left alone */
 
 bool template_name_ok(const char *name);                                 /* ^[a-z0-9][a-z0-9-]*$ */
 
@@ -24,6 +26,8 @@ int template_begin(struct nm *nm, const char *name, struct err *e);      /* an u
 int template_commit(struct nm *nm, const char *name, json_t *manifest, int state_fd, struct err *e);
 int template_drop(struct nm *nm, const char *name, struct err *e);
 int template_import(struct nm *nm, const char *name, struct err *e);
+/* After one was added: those beyond TEMPLATE_CACHE_KEPT go, the least recently used first. */
+void template_cache_prune(const char *folder);
 int template_manifest(struct nm *nm, const char *name, json_t **ret, struct err *e);
 
 /* The name of one of its files below STATE/data. */

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -96,6 +97,56 @@ static void remove_dir(char *path, int fd, const char *const *names)
 	close(fd);
 	assert_int_equal(rmdir(path), 0);
 	free(path);
+}
+
+static bool cached(int dir, const char *name) { return faccessat(dir, name, F_OK, 0) == 0; }
+
+static void test_cache_prune(void **state)
+{
+	static const char *const names[] = { NULL };
+	char *path = temp_dir(), name[8];
+	int fd = open(path, O_RDONLY | O_DIRECTORY);
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	for (int i = 0; i < TEMPLATE_CACHE_KEPT + 3; i++) {
+		struct timespec old = { .tv_sec = now.tv_sec - 10000 + (i == 1 ? 9999 : i) };
+		struct timespec both[2] = { old, old };
+		autoclose int dir = -1;
+
+		str_format(name, sizeof(name), "t%d", i);
+		assert_int_equal(mkdirat(fd, name, 0700), 0);
+		dir = openat(fd, name, O_RDONLY | O_DIRECTORY);
+		close(openat(dir, TEMPLATE_MANIFEST, O_CREAT | O_WRONLY, 0444));
+		futimens(dir, both);
+	}
+	template_cache_prune(path);
+	for (int i = 0; i < TEMPLATE_CACHE_KEPT + 3; i++) {
+		str_format(name, sizeof(name), "t%d", i);
+		assert_int_equal(cached(fd, name), i == 1 || i > 3);
+	}
+	/* Whoever is in use now stays, were there more of them than are kept; strangers' files too. */
+	for (int i = 10; i < 10 + TEMPLATE_CACHE_KEPT; i++) {
+		str_format(name, sizeof(name), "t%d", i);
+		assert_int_equal(mkdirat(fd, name, 0700), 0);
+	}
+	close(openat(fd, "t4/other", O_CREAT | O_WRONLY, 0600));
+	template_cache_prune(path);
+	assert_true(cached(fd, "t4/other") && cached(fd, "t10") && cached(fd, "t13"));
+	unlinkat(fd, "t4/other", 0);
+	template_cache_prune(path);
+	for (int i = 0; i < 20; i++) {
+		char file[32];
+
+		str_format(name, sizeof(name), "t%d", i);
+		if (!cached(fd, name))
+			continue;
+		assert_true(i == 1 || i == 4 || i >= 10);
+		str_format(file, sizeof(file), "%s/" TEMPLATE_MANIFEST, name);
+		unlinkat(fd, file, 0);
+		unlinkat(fd, name, AT_REMOVEDIR);
+	}
+	remove_dir(path, fd, names);
 }
 
 static struct exec_record some_record(void)
@@ -328,6 +379,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exec_names),  cmocka_unit_test(test_template_names),
+		cmocka_unit_test(test_cache_prune),
 		cmocka_unit_test(test_record),	    cmocka_unit_test(test_exec_file),
 		cmocka_unit_test(test_slots_order), cmocka_unit_test(test_slots_scan),
 		cmocka_unit_test(test_copy),	    cmocka_unit_test(test_handlers),
