@@ -208,6 +208,14 @@ void store_cursor(const struct store_sandbox *b, char dst[STORE_CURSOR_MAX])
 	str_format(dst, STORE_CURSOR_MAX, "%lld.%s", (long long)b->created_ms, b->id);
 }
 
+bool store_cursor_ok(const char *cursor)
+{
+	const char *id;
+	int64_t ms;
+
+	return cursor_parse(cursor, true, &ms, &id) == 0;
+}
+
 static void list_free(struct store_sandbox *list, size_t n)
 {
 	for (size_t i = 0; i < n; i++)

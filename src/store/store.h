@@ -103,6 +103,7 @@ struct store_list {
  */
 int store_sandbox_list(struct store *s, const struct store_list *q, struct store_sandbox **ret,
 		       size_t *ret_n, char next_cursor[64], struct err *e);
+bool store_cursor_ok(const char *cursor);
 /*
  * IDs alone of all tenants, newest first, behind `cursor` ("" = from the start), which is moved on;
  * at most `max` of them, fewer at the end.
