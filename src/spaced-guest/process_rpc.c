@@ -1,4 +1,5 @@
 /* Connect, List, SendSignal, Update: calls about a command that is there. */
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 
@@ -7,6 +8,8 @@
 #include "spaced-guest/proc.h"
 #include "spaced-guest/terminal.h"
 #include "spaced-guest/text.h"
+
+#define LIST_WHOLE_MAX (4 << 20)                 /* bytes of configs; beyond, commands are shown by name */
 
 static struct proc *find(struct procs *ps, const struct selector *sel, bool ended_too)
 {
@@ -65,11 +68,30 @@ void process_connect(struct req *r, const char *body, size_t n)
 	reader_free(rd);
 }
 
+/* With all its arguments and environment, as long as the answer has room for that. */
+static void list_one(struct buf *b, const struct proc *p, bool first)
+{
+	buf_puts(b, first ? "{\"config\":" : ",{\"config\":");
+	if (buf_len(b) + strlen(p->config) < LIST_WHOLE_MAX) {
+		buf_puts(b, p->config);
+	} else {
+		buf_puts(b, "{\"cmd\":");
+		text_json(b, p->name, strnlen(p->name, PATH_MAX));
+		buf_puts(b, "}");
+	}
+	buf_putf(b, ",\"pid\":%d", p->pid);
+	if (p->tag) {
+		buf_puts(b, ",");
+		text_member(b, "tag", p->tag);
+	}
+	buf_puts(b, "}");
+}
+
 void process_list(struct req *r, const char *body, size_t n)
 {
-	struct buf b;
 	struct err e = { 0 };
 	bool first = true;
+	struct buf b;
 
 	if (!connect_unary(r))
 		return;
@@ -77,18 +99,13 @@ void process_list(struct req *r, const char *body, size_t n)
 		connect_fail_err(r, &e);
 		return;
 	}
-	buf_init(&b, PROCESS_MAX * (PROC_CONFIG_MAX + DECODE_TAG_MAX * 6 + 64));
+	buf_init(&b, REQ_ANSWER_MAX);
 	buf_puts(&b, "{\"processes\":[");
 	LIST_FOR(&r->a->procs->list, p, struct proc, node) {
 		if (p->state == PROC_ENDED)
 			continue;
-		buf_putf(&b, "%s{\"config\":%s,\"pid\":%d", first ? "" : ",", p->config, p->pid);
+		list_one(&b, p, first);
 		first = false;
-		if (p->tag) {
-			buf_puts(&b, ",");
-			text_member(&b, "tag", p->tag);
-		}
-		buf_puts(&b, "}");
 	}
 	buf_puts(&b, "]}");
 	connect_answer_buf(r, &b);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -495,6 +496,45 @@ static void test_terminal_stream(void **state)
 	call_free(&host, c);
 }
 
+/* Commands with a lot of environment: all are listed, those that would not fit by name. */
+static void test_large_list(void **state)
+{
+	enum { N = 80 };
+	autofree char *big = x_alloc(60001), *json = NULL;
+	struct call *c[N];
+	const char *body;
+	int pids[N];
+	json_t *j, *list;
+
+	memset(big, 'x', 60000);
+	big[60000] = '\0';
+	json = x_asprintf("{\"process\":{\"cmd\":\"/bin/sleep\",\"args\":[\"1000\"],"
+			  "\"envs\":{\"BIG\":\"%s\"}}}",
+			  big);
+	for (int i = 0; i < N; i++)
+		c[i] = stream_new(&host, "Start", NULL, json);
+	for (int i = 0; i < N; i++)
+		pids[i] = stream_pid(&host, c[i]);
+	assert_int_equal(rpc(&host, "process.Process/List", "{}", &body), 200);
+	j = json_loads(body, 0, NULL);
+	assert_non_null(j);
+	list = json_object_get(j, "processes");
+	assert_int_equal(json_array_size(list), N);
+	for (size_t i = 0; i < N; i++) {
+		json_t *p = json_array_get(list, i), *conf = json_object_get(p, "config");
+
+		assert_int_equal(json_integer_value(json_object_get(p, "pid")), pids[i]);
+		assert_string_equal(json_string_value(json_object_get(conf, "cmd")), "/bin/sleep");
+		assert_true(i > 60 || json_object_get(conf, "args"));
+		assert_true(i < N - 1 || !json_object_get(conf, "args"));
+	}
+	json_decref(j);
+	for (int i = 0; i < N; i++) {
+		about_pid(&host, "SendSignal", KILL, pids[i], NULL);
+		call_free(&host, c[i]);
+	}
+}
+
 /* The end is the exit of the first process, whatever becomes of its pipes. */
 static void test_closed_output(void **state)
 {
@@ -528,6 +568,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_large_message),
 		cmocka_unit_test(test_stream_input_ends),
 		cmocka_unit_test(test_terminal_stream),
+		cmocka_unit_test(test_large_list),
 		cmocka_unit_test(test_closed_output),
 	};
 
