@@ -14,6 +14,8 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "api/pages.h"
+#include "api/terminal.h"
 #include "ops/signer.h"
 #include "routes/routes.h"
 
@@ -207,6 +209,8 @@ static void dispatch(struct call *c)
 	} else if ((str_eq(h->method, "GET") || str_eq(h->method, "HEAD")) &&
 		   str_eq(h->target, "/health")) {
 		own_health(c);
+	} else if (pages_handle(c)) {
+		return;
 	} else if (routes_known(h->target)) {
 		err_set(&e, -ENOKEY,
 			"The request names no sandbox: it needs E2b-Sandbox-Id and "
@@ -266,6 +270,8 @@ static int set_strings(struct api *a, const struct api_conf *c)
 		r = str_copy(a->root_pub, sizeof(a->root_pub), c->root_pub);
 	if (r == 0)
 		r = str_copy(a->domain, sizeof(a->domain), c->domain);
+	if (r == 0)
+		r = str_copy(a->origins, sizeof(a->origins), c->origins ? c->origins : "");
 	str_copy(a->domain_host, sizeof(a->domain_host), a->domain);
 	a->domain_host[strcspn(a->domain_host, ":")] = '\0';
 	if (r == 0)
@@ -300,6 +306,7 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 	}
 	a->loop = l;
 	list_init(&a->streams);
+	list_init(&a->terminals);
 	list_init(&a->pool);
 	a->auth = map_new(API_AUTH_ENTRIES_MAX);
 	a->routes = map_new(API_ROUTES_MAX);
@@ -323,6 +330,7 @@ void api_free(struct api *a)
 	a->stopping = true;
 	work_free(a->slow);
 	work_free(a->quick);
+	terminal_clear(a);
 	data_cut(a, NULL, UINT64_MAX);
 	while (!list_empty(&a->streams))
 		loop_turn(a->loop, 0);

@@ -47,6 +47,7 @@ struct api_conf {
 	const char *keys_dir;            /* STATE/keys/api */
 	const char *root_pub;            /* STATE/keys/root.pub */
 	const char *domain;
+	const char *origins;             /* whose pages may open terminals beside our own, separated by blanks; NULL = none */
 	const char *claimer;             /* NULL: made from pid and random bits */
 };
 
@@ -62,8 +63,11 @@ struct api {
 	struct work *quick, *slow;
 	struct map *auth;                /* key hash -> struct auth_entry */
 	struct map *routes;              /* sandbox -> struct api_route */
+	char origins[600];
 	struct list streams;
 	size_t n_streams;
+	struct list terminals;
+	size_t n_terminals;
 	struct list pool;
 	size_t n_pool;
 	struct api_keys *keys;
@@ -130,7 +134,13 @@ struct control_route {
  * ONCE: takes an Idempotency-Key. OPEN: a text that is the same for all, without a key, in the
  * loop's thread (s is NULL).
  */
-enum { CONTROL_BODY = 1, CONTROL_SLOW = 2, CONTROL_ONCE = 4, CONTROL_OPEN = 8 };
+enum {
+	CONTROL_BODY = 1,
+	CONTROL_SLOW = 2,
+	CONTROL_ONCE = 4,
+	CONTROL_OPEN = 8,
+	CONTROL_TERMINAL = 16    /* a WebSocket: authenticates by itself, in terminal_open.c */
+};
 extern const struct control_route control_routes[];
 extern const size_t control_routes_len;
 /*

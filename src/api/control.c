@@ -5,6 +5,7 @@
 #include <strings.h>
 #include "api/api.h"
 #include "api/query.h"
+#include "api/terminal.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -50,6 +51,8 @@ const struct control_route control_routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/timeout", B | S, run_v1_timeout },
 	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
 	{ "GET", "/v1/sandboxes/{id}/metrics", S, run_v1_metrics },
+	{ "GET", "/v1/sandboxes/{id}/terminal", CONTROL_TERMINAL, NULL },
+	{ "POST", "/v1/sandboxes/{id}/terminal-tickets", B, run_v1_terminal_ticket },
 
 	/*
 	 * E2B's API as far as its clients know it, not built yet: 501. "{...}" is any one segment, a
@@ -335,7 +338,9 @@ void control_handle(struct call *c)
 	struct err e = { 0 };
 
 	c->target = x_strdup(http_req_head(c->req)->target);
-	if (c->route->flags & CONTROL_OPEN) {
+	if (c->route->flags & CONTROL_TERMINAL) {
+		terminal_handle(c);
+	} else if (c->route->flags & CONTROL_OPEN) {
 		if (check_v1(c, &c->err) == 0)
 			c->route->run(c, NULL);
 		work_done(c);

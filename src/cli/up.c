@@ -121,11 +121,12 @@ int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 	r |= str_format(k->cgroup_root, sizeof(k->cgroup_root), "space-%s", o->instance);
 	r |= str_format(k->api_listen, sizeof(k->api_listen), "tcp:127.0.0.1:%u", o->port);
 	r |= str_format(k->domain, sizeof(k->domain), "localhost:%u", o->port);
+	r |= str_copy(k->origins, sizeof(k->origins), o->origins);
 	r |= str_copy(k->accel, sizeof(k->accel), "auto");
 	r |= str_copy(k->template_id, sizeof(k->template_id), "base");
 	if (r < 0)
 		return err_set(e, -ENAMETOOLONG,
-			       "a name of the instance or of its folders is too long");
+			       "a name of the instance, of its folders or of an origin is too long");
 	k->uid_base = o->uid_base;
 	k->max_sandboxes = o->max_sandboxes;
 	if ((r = service_users(o, k, e)) < 0)
@@ -587,7 +588,7 @@ static const char *default_lib_dir(void)
 
 struct up_strings {
 	const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base,
-		*max, *no_demo;
+		*max, *origins, *no_demo;
 };
 
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
@@ -610,6 +611,9 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		{ "--uid-base", "N", "first uid of the sandboxes (default: 2000000000)",
 		  &s.uid_base, false },
 		{ "--max-sandboxes", "N", "at once (default: 64)", &s.max, false },
+		{ "--allow-origin", "ORIGINS",
+		  "whose web pages may open terminals too, like \"https://a.example https://b.example\"",
+		  &s.origins, false },
 		{ "--no-demo", NULL, "without the first sandbox", &s.no_demo, false },
 		{ 0 },
 	};
@@ -639,6 +643,7 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	o->service_uid = (uint32_t)uids;
 	o->uid_base = (uint32_t)base;
 	o->max_sandboxes = (uint32_t)max;
+	o->origins = s.origins ? s.origins : "";
 	o->detach = s.detach != NULL;
 	o->demo = !s.no_demo;
 	return -1;

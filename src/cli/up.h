@@ -30,6 +30,7 @@ struct up_options {
 	uint32_t service_uid;             /* 0 = the service users by name */
 	uint32_t uid_base;
 	uint32_t max_sandboxes;
+	const char *origins;              /* whose pages may open terminals too; "" = none */
 	bool detach, demo;
 };
 

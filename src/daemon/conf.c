@@ -94,18 +94,44 @@ static bool conf_is_domain(const char *s)
 	return !colon || (str_to_u64(colon + 1, 65535, &port) == 0 && port > 0);
 }
 
+/* What browsers send as Origin: scheme, host, port where it is not the usual one; no path. */
+static bool conf_is_origin(const char *s, size_t n)
+{
+	size_t scheme = str_starts(s, "https://") ? 8 : str_starts(s, "http://") ? 7 : 0;
+
+	if (scheme == 0 || n <= scheme)
+		return false;
+	return strspn(s + scheme, "abcdefghijklmnopqrstuvwxyz0123456789.-:[]") == n - scheme;
+}
+
+static bool conf_is_origins(const char *s)
+{
+	while (*s) {
+		size_t n = strcspn(s, " ");
+
+		if (!conf_is_origin(s, n))
+			return false;
+		s += n;
+		s += *s == ' ' && s[1];
+		if (*s == ' ')
+			return false;
+	}
+	return true;
+}
+
 enum conf_kind { CONF_TEXT, CONF_NUMBER, CONF_USERS };
 
-/* All fields, all required. */
+/* All fields, all required but those that say so. */
 static const struct conf_field {
 	const char *name;
 	enum conf_kind kind;
 	size_t offset, size;
 	bool (*ok)(const char *s);
 	const char *form;
+	bool optional;
 } conf_fields[] = {
 #define CONF_ROW(field, kind, ok, form) \
-	{ #field, kind, offsetof(struct conf, field), sizeof(((struct conf *)0)->field), ok, form }
+	{ #field, kind, offsetof(struct conf, field), sizeof(((struct conf *)0)->field), ok, form, false }
 	CONF_ROW(instance, CONF_TEXT, conf_is_instance,
 		 "1 to 12 lower-case letters and digits, a letter first"),
 	CONF_ROW(state_dir, CONF_TEXT, conf_is_path, "an absolute path without . and .."),
@@ -127,6 +153,9 @@ static const struct conf_field {
 	CONF_ROW(api_listen, CONF_TEXT, conf_is_address, "tcp:ADDRESS:PORT or unix:/PATH"),
 	CONF_ROW(domain, CONF_TEXT, conf_is_domain,
 		 "a host name, with :PORT where that is not the usual one"),
+	{ "origins", CONF_TEXT, offsetof(struct conf, origins),
+	  sizeof(((struct conf *)0)->origins), conf_is_origins,
+	  "origins like https://host:port, separated by one blank", true },
 	CONF_ROW(max_sandboxes, CONF_NUMBER, NULL, NULL),
 #undef CONF_ROW
 };
@@ -199,6 +228,8 @@ static int conf_get(json_t *v, const struct conf_field *f, struct conf *ret, str
 {
 	char *dst = (char *)ret + f->offset;
 
+	if (!v && f->optional)
+		return 0;
 	if (!v)
 		return err_set(e, -EINVAL, "%s is missing", f->name);
 	if (f->kind == CONF_USERS)

@@ -8,7 +8,7 @@
  *	  "users": { "space-api": 991, ... },          (names to numeric uid = gid)
  *	  "vmm": "/var/cache/space/vmm/DIGEST", "worker": "uuid", "accel": "auto",
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
- *	  "max_sandboxes": 64 }
+ *	  "origins": "https://console.example", "max_sandboxes": 64 }
  *
  * Instance names: ^[a-z][a-z0-9]{0,11}$ (they become part of interface names: IFNAMSIZ).
  */
@@ -37,6 +37,7 @@ struct conf {
 	char accel[8];                   /* auto, kvm, tcg */
 	char api_listen[128];
 	char domain[128];
+	char origins[512];               /* whose pages may open terminals, beside our own; separated by blanks; may be "" or missing */
 	uint32_t max_sandboxes;
 	/*
 	 * The files that the base template is made of (written by `space up`; node-manager reads

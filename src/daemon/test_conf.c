@@ -37,6 +37,7 @@ static const struct conf good = {
 	.accel = "auto",
 	.api_listen = "tcp:127.0.0.1:4983",
 	.domain = "localhost:4983",
+	.origins = "https://a.example http://b.example:8080",
 	.max_sandboxes = 64,
 };
 
@@ -136,6 +137,11 @@ static void test_strict(void **state)
 		{ "tcp:127.0.0.1:4983", "127.0.0.1:4983", "api_listen must be" },
 		{ "localhost:4983", "localhost:99999", "domain must be" },
 		{ "localhost:4983", "local host", "domain must be" },
+		{ "https://a.example", "a.example", "origins must be" },
+		{ "https://a.example", "https://", "origins must be" },
+		{ "https://a.example", "https://a.example/", "origins must be" },
+		{ "https://a.example", "https://a.example ", "origins must be" },
+		{ "http://b.example:8080", "*", "origins must be" },
 		{ "{", "[{", "not JSON" },
 		{ "}\n}", "}\n} x", "not JSON" },
 	};

@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 # What a machine needs to run SPACE: the run-time part of setup.sh, without what only makes the image (that comes ready).
 PACKAGES = ("systemd,systemd-sysv,udev,dbus,linux-image-cloud-amd64,kmod,python3,btrfs-progs,e2fsprogs,mount,util-linux,iproute2,nftables,"
-            "procps,cpio,gzip,xz-utils,zstd,qemu-system-x86,libjansson4,libsodium23,libsqlite3-0,libseccomp2,libcurl4,libbtrfsutil1,libwslay1,"
+            "procps,cpio,gzip,xz-utils,zstd,qemu-system-x86,libjansson4,libsodium23,libsqlite3-0,libseccomp2,libcurl4,libbtrfsutil1,libwslay1,libnettle8,"
             "zlib1g,passwd,mmdebstrap")
 
 UNIT = """[Unit]
