@@ -72,7 +72,7 @@ static const char *retry_field(int status, const char **ret_value)
 static void refuse(struct call *c, int status, const struct err *e, const char *allow)
 {
 	const char *retry, *name = allow ? NULL : retry_field(status, &retry);
-	struct http_field extra[3 + CORS_FIELDS_MAX] = { { "X-Request-Id", c->req_id } };
+	struct http_field extra[5 + CORS_FIELDS_MAX] = { { "X-Request-Id", c->req_id } };
 	unsigned n = 1;
 	const struct http_head *h = http_req_head(c->req);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?")), *body = NULL;
@@ -81,6 +81,10 @@ static void refuse(struct call *c, int status, const struct err *e, const char *
 		extra[n++] = (struct http_field){ "Allow", allow };
 	else if (name)
 		extra[n++] = (struct http_field){ name, retry };
+	if (status == 426) {                     /* RFC 6455 4.4 */
+		extra[n++] = (struct http_field){ "Upgrade", "websocket" };
+		extra[n++] = (struct http_field){ "Sec-WebSocket-Version", "13" };
+	}
 	if (c->cors)
 		memcpy(extra + n, cors_fields, sizeof(cors_fields));
 	log_info("request refused", F_REQ(c->req_id), F_STR("tenant", c->tenant),

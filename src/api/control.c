@@ -51,7 +51,8 @@ const struct control_route control_routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/timeout", B | S, run_v1_timeout },
 	{ "GET", "/v1/sandboxes/{id}/logs", S, run_v1_logs },
 	{ "GET", "/v1/sandboxes/{id}/metrics", S, run_v1_metrics },
-	{ "GET", "/v1/sandboxes/{id}/terminal", CONTROL_TERMINAL, NULL },
+	{ "GET", "/v1/sandboxes/{id}/terminal", CONTROL_TERMINAL, NULL,
+	  terminal_params },
 	{ "POST", "/v1/sandboxes/{id}/terminal-tickets", B, run_v1_terminal_ticket },
 
 	/*

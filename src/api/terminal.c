@@ -396,6 +396,12 @@ static void take_event(struct terminal *t, const struct terminal_event *ev)
 	}
 }
 
+/* The word of an error of the sandbox. */
+static const char *word_of(int r)
+{
+	return r == -EBADMSG ? "sandbox-protocol" : r == -EINVAL ? "not-a-terminal" : "shell-failed";
+}
+
 static void out_failed(struct terminal *t, int r, const struct err *e)
 {
 	int status = t->out.status;
@@ -406,7 +412,7 @@ static void out_failed(struct terminal *t, int r, const struct err *e)
 	else if (r == -EREMOTEIO && status == 429)
 		terminal_fail(t, TERMINAL_CLOSE_LIMIT, "limit-reached", e->text);
 	else
-		terminal_fail(t, WSLAY_CODE_INTERNAL_SERVER_ERROR, err_code(e), e->text);
+		terminal_fail(t, WSLAY_CODE_INTERNAL_SERVER_ERROR, word_of(r), e->text);
 }
 
 static bool client_has_room(const struct terminal *t)

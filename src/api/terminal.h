@@ -40,6 +40,7 @@ void terminal_open(struct call *c, const struct terminal_hello *hello,
 		   const struct terminal_ask *ask);
 void terminal_clear(struct api *a);      /* the program ends: closes all with 1001; after the workers' end */
 
+extern const char *const terminal_params[];
 /* GET /v1/sandboxes/{id}/terminal */
 void terminal_handle(struct call *c);
 /* POST /v1/sandboxes/{id}/terminal-tickets, in a worker */

@@ -132,15 +132,13 @@ int hop_send(struct hop *h, const struct hop_ask *q, struct err *e)
 static int cut(struct hop *h, struct err *e)
 {
 	hop_close(h);
-	return err_set_code(e, -ECONNRESET, "connection-lost",
-			    "The connection to the sandbox was lost.");
+	return err_set(e, -ECONNRESET, "The connection to the sandbox was lost.");
 }
 
 static int malformed(struct hop *h, struct err *e)
 {
 	hop_close(h);
-	return err_set_code(e, -EBADMSG, "sandbox-protocol",
-			    "The sandbox's answer is malformed.");
+	return err_set(e, -EBADMSG, "The sandbox's answer is malformed.");
 }
 
 /* 1: the head is there; 0: not yet. */
@@ -203,8 +201,8 @@ static int refused(struct hop *h, struct err *e)
 	json_t *j = strict_parse(buf_data(&h->body), buf_len(&h->body), ERROR_DEPTH, NULL);
 	const char *text = json_string_value(json_object_get(j, "message"));
 
-	err_set_code(e, -EREMOTEIO, "refused", "%.200s",
-		     text ? text : "The sandbox refused the request.");
+	err_set(e, -EREMOTEIO, "%.200s",
+		text ? text : "The sandbox refused the request.");
 	json_decref(j);
 	return -EREMOTEIO;
 }

@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/str.h"
 
+const char *const terminal_params[] = { "cols", "rows", "session", "pid", "window", "user", NULL };
+
 struct opening {
 	struct call *call;
 	struct terminal_hello hello;
@@ -73,7 +75,7 @@ void run_v1_terminal_ticket(struct call *c, struct store *s)
 	clock_iso(until, until_ms);
 	path = x_asprintf("/ui/terminal?sandbox=%s#ticket=%s", c->id, ticket);
 	call_json(c, 201,
-		  json_pack("{s:s,s:s,s:s}", "ticket", ticket, "expires_at", until, "path", path));
+		  json_pack("{s:s,s:s,s:s}", "ticket", ticket, "expiresAt", until, "path", path));
 	explicit_bzero(ticket, sizeof(ticket));
 }
 
@@ -153,18 +155,6 @@ static void start_open(struct call *c)
 	opening_free(o);
 }
 
-static void upgrade_required(struct call *c, const struct err *e)
-{
-	const struct http_field extra[] = {
-		{ "X-Request-Id", c->req_id },
-		{ "Upgrade", "websocket" },
-		{ "Sec-WebSocket-Version", "13" },
-		{ NULL, NULL },
-	};
-
-	http_req_error(c->req, 426, extra, e->text);
-}
-
 static int check_sender(const struct call *c, const struct http_head *h,
 			const struct terminal_hello *hello, struct err *e)
 {
@@ -182,9 +172,9 @@ static int check_sender(const struct call *c, const struct http_head *h,
 	if (!hello->ticket[0])
 		return err_set(
 			e, -ENOKEY,
-			"A terminal needs an API key (X-API-Key), the sandbox's access token (X-Access-Token), or a ticket.");
+			"A terminal needs an API key, the sandbox's access token (X-Access-Token), or a ticket.");
 	return r == -ENOENT ? err_set_code(e, -EACCES, "origin-missing",
-					   "A ticket is for browsers, which send an Origin.")
+					   "The ticket came without an Origin.")
 			    : 0;
 }
 
@@ -196,10 +186,6 @@ void terminal_handle(struct call *c)
 	struct err e = { 0 };
 	int r = terminal_hello(h, &hello, &e);
 
-	if (r == -EPROTO) {
-		upgrade_required(c, &e);
-		return;
-	}
 	if (r == 0)
 		r = terminal_ask(h->target, &ask, &e);
 	if (r == 0)

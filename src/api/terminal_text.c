@@ -89,10 +89,9 @@ int terminal_hello(const struct http_head *h, struct terminal_hello *ret, struct
 
 	*ret = (struct terminal_hello){ 0 };
 	if (!h->upgrade || !http_has_token(h, "Upgrade", "websocket") || h->minor != 1)
-		return err_set(e, -EPROTO,
-			       "This path speaks WebSocket: ask with Upgrade: websocket.");
+		return err_set(e, -EPROTONOSUPPORT, "This path speaks WebSocket.");
 	if (!version || !str_eq(version, "13") || http_count(h, "Sec-WebSocket-Version") > 1)
-		return err_set(e, -EPROTO, "Only version 13 of WebSocket (RFC 6455) is spoken.");
+		return err_set(e, -EPROTONOSUPPORT, "Only version 13 of WebSocket (RFC 6455) is spoken.");
 	if (h->body != HTTP_BODY_NONE && !(h->body == HTTP_BODY_LENGTH && h->length == 0))
 		return err_set(e, -EINVAL, "A handshake has no body.");
 	if (!key || http_count(h, "Sec-WebSocket-Key") > 1 || !key_ok(key))
@@ -134,8 +133,7 @@ int terminal_origin(const struct http_head *h, const char *allowed, struct err *
 			return 0;
 	}
 	return err_set_code(
-		e, -EACCES, "origin-refused",
-		"Pages of this Origin may not open terminals here; the operator can allow it with space up --allow-origin.");
+		e, -EACCES, "origin-refused", "Pages of this Origin may not open terminals here.");
 }
 
 /* ---- query ---- */
@@ -334,8 +332,7 @@ int terminal_message(const char *p, size_t n, struct terminal_message *ret, stru
 
 static int bad_event(struct err *e, const char *what)
 {
-	return err_set_code(e, -EBADMSG, "sandbox-protocol",
-			    "The sandbox answered with something that is no %s.", what);
+	return err_set(e, -EBADMSG, "The sandbox answered with something that is no %s.", what);
 }
 
 static int event_data(const json_t *data, struct terminal_event *ret, struct err *e)
@@ -344,8 +341,7 @@ static int event_data(const json_t *data, struct terminal_event *ret, struct err
 	size_t len = json_string_length(v);
 
 	if (!v && (json_object_get(data, "stdout") || json_object_get(data, "stderr")))
-		return err_set_code(e, -EINVAL, "not-a-terminal",
-				    "That command runs without a terminal.");
+		return err_set(e, -EINVAL, "That command runs without a terminal.");
 	if (!json_is_string(v) || len > STR_B64_LEN(EVENT_DATA_MAX))
 		return bad_event(e, "output of a terminal");
 	ret->kind = TERMINAL_EV_DATA;

@@ -31,7 +31,7 @@ struct terminal_hello {
 	char ticket[2 * TERMINAL_SECRET_BYTES + 1];      /* "" = none */
 };
 
-/* -EINVAL with the reason; -EPROTO: no WebSocket of version 13 (HTTP 426). */
+/* -EINVAL with the reason; -EPROTONOSUPPORT: no WebSocket of version 13 (HTTP 426). */
 int terminal_hello(const struct http_head *h, struct terminal_hello *ret, struct err *e);
 /*
  * The request's Origin is this server's own host (by its Host field), or one of `allowed` (origins,
@@ -72,7 +72,10 @@ struct terminal_event {
 	char signal[16];                         /* "SIGKILL" */
 	char error[40], text[200];
 };
-/* `last`: the message has the flag of the end. -EBADMSG: not of the process service. */
+/*
+ * `last`: the message has the flag of the end. -EBADMSG: not of the process service; -EINVAL: of a
+ * command without a terminal.
+ */
 int terminal_event(const char *p, size_t n, bool last, struct terminal_event *ret, struct err *e);
 void terminal_event_done(struct terminal_event *ev);
 

@@ -40,6 +40,7 @@ static const struct err_class {
 	{ EMSGSIZE, 413, "too-large" },
 	{ EMEDIUMTYPE, 415, "unsupported-media-type" },
 	{ EREMCHG, 421, "misdirected" },
+	{ EPROTONOSUPPORT, 426, "upgrade-required" },
 	{ EUSERS, 429, "limit-reached" },
 	{ ENOSYS, 501, "not-implemented" },
 	{ EOPNOTSUPP, 501, "not-implemented" },
