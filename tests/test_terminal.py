@@ -404,23 +404,34 @@ class Ends(unittest.TestCase):
     def setUpClass(cls):
         cls.node = node.shared()
 
-    def test_stopped_started_gone(self):
+    def test_paused_resumed_stopped_gone(self):
         box = self.node.create()
         t = Terminal(self.node, box).attached()
         t.expect(b"$ ")
+        t.send(b"X=here\r")
+        t.expect(b"$ ")
+        self.assertEqual(self.node.api("POST", f"/v1/sandboxes/{box}/pause", {}).status, 200)
+        self.assertEqual(t.ended(), 4409)
+        self.assertEqual(t.said[-1]["code"], "sandbox-paused")
+        session = f"session={t.attach['session']}"
+        t = Terminal(self.node, box, session)
+        self.assertEqual((t.ended(), t.said[-1]["code"]), (4409, "sandbox-paused"))
+        self.assertEqual(self.node.api("POST", f"/v1/sandboxes/{box}/resume", {}).status, 200)
+        t = Terminal(self.node, box, session).attached()
+        t.send(b"echo still-$X\r")
+        t.expect(b"\rstill-here\r\n")
         self.node.space("stop", box)
-        self.assertEqual(t.ended(), 4410)
-        self.assertEqual(t.said[-1]["code"], "sandbox-stopped")
+        self.assertEqual((t.ended(), t.said[-1]["code"]), (4410, "sandbox-stopped"))
         t = Terminal(self.node, box)
         self.assertEqual((t.ended(), t.said[-1]["code"]), (4410, "sandbox-stopped"))
-        self.node.space("start", box)
-        u = Terminal(self.node, box, f"session={t.said and '0' * 32}")
-        self.assertEqual(u.ended(), 4404)
-        t = Terminal(self.node, box).attached()
-        t.expect(b"$ ")
         self.node.kill(box)
-        self.assertEqual(t.ended(), 4410)
-        self.assertEqual(t.said[-1]["code"], "sandbox-gone")
+        refused(self, 404, self.node.port, f"/v1/sandboxes/{box}/terminal", headers={"X-API-Key": self.node.key()})
+
+    def test_gone(self):
+        box = self.node.create()
+        t = Terminal(self.node, box).attached()
+        self.node.kill(box)
+        self.assertEqual((t.ended(), t.said[-1]["code"]), (4410, "sandbox-gone"))
 
     def test_a_process_that_ends_by_a_signal(self):
         box = self.node.create()
