@@ -186,6 +186,23 @@ class Routes(Base):
         self.get("/sandboxes/i00000000000000000000/metrics", 404)
         self.get("/sandboxes/metrics", 400)
 
+    def test_paused(self):
+        box, token = self.ids[2], self.tokens[2]
+        last = self.get(f"/sandboxes/{box}/metrics")
+        self.assertEqual(self.node.api("POST", f"/sandboxes/{box}/pause", {}).status, 204)
+        d = self.get(f"/sandboxes/{box}")
+        self.assertEqual((d["state"], d["pauseMode"]), ("paused", "full"))
+        self.assertLess(abs((parse(d["endAt"]) - datetime.datetime.now(datetime.timezone.utc)).total_seconds()), 60)
+        self.assertEqual(self.list("&state=paused")[0], [box])
+        self.assertNotIn(box, [b["sandboxID"] for b in self.get("/sandboxes")])
+        self.assertEqual(self.get(f"/sandboxes/{box}/metrics"), last)
+        self.assertTrue(self.get(f"/v2/sandboxes/{box}/logs")["logs"])
+        r = self.node.data("GET", box, "/health", token=token)
+        self.assertEqual((r.status, r.json()["message"]), (502, "The sandbox was not found"))
+        self.assertEqual(self.node.api("POST", f"/v2/sandboxes/{box}/connect", {"timeout": 600}).status, 201)
+        self.assertNotIn("pauseMode", self.get(f"/sandboxes/{box}"))
+        self.assertGreater(len(self.get(f"/sandboxes/{box}/metrics")), len(last))
+
     # -- signed addresses
 
     def signed(self, path, op, user="user", expiration=None, token=None):

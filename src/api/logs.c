@@ -14,7 +14,7 @@
 #include "base/str.h"
 
 #define LOGS_LIMIT 1000
-#define LOGS_LIMIT_V1_MAX INT32_MAX          /* there are never more than a console and its events hold */
+#define LOGS_LIMIT_V1_MAX INT32_MAX      /* a console and its events hold fewer */
 #define LOGS_SEARCH_MAX 256
 #define LOGS_ENTRIES_MAX 70000               /* lines of a console of 64 KiB, and events */
 
@@ -96,7 +96,8 @@ static void add_console(struct logs *l, json_t *answer)
 {
 	json_t *text = json_object_get(answer, "text"), *marks = json_object_get(answer, "marks");
 	const char *p = json_string_value(text);
-	size_t n = json_string_length(text), behind = 0, i_mark = 0, n_marks = json_array_size(marks);
+	size_t n = json_string_length(text), n_marks = json_array_size(marks);
+	size_t behind = 0, i_mark = 0;
 
 	for (size_t i = 0; i < n_marks; i++)
 		behind += mark_bytes(json_array_get(marks, i));

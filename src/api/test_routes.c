@@ -15,6 +15,11 @@
 #include "json/strict.h"
 
 #define BASE "{\"templateID\":\"base\"}"
+#define GET(path) "GET " path " HTTP/1.1\r\n" H "\r\n"
+#define DELETE(path) "DELETE " path " HTTP/1.1\r\n" H "\r\n"
+#define GET_OTHER(path) \
+	"GET " path " HTTP/1.1\r\nHost: x\r\nX-API-Key: " OTHER_KEY "\r\n\r\n"
+#define GET_OPEN(path) "GET " path " HTTP/1.1\r\nHost: x\r\n\r\n"
 #define POST_ONCE(key, body)                                                                  \
 	"POST /v2/sandboxes HTTP/1.1\r\n" H "Idempotency-Key: " key "\r\nContent-Length: %zu" \
 	"\r\n\r\n%s",                                                                         \
@@ -73,7 +78,7 @@ static void test_once(void **state)
 	assert_int_equal(g->calls, 2);
 
 	/* it is gone: no other one under this key */
-	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", first), 204);
+	assert_int_equal(rig_ask(g, DELETE("/sandboxes/%s"), first), 204);
 	assert_int_equal(rig_ask(g, POST_ONCE("0a-1", BASE)), 409);
 	HAS(g, "\"error_code\":\"idempotency_sandbox_gone\"");
 }
@@ -151,7 +156,7 @@ static void test_options(void **state)
 	struct store_sandbox row = { 0 };
 	struct err e = { 0 };
 
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s"), b.id), 200);
 	HAS(g, "\"lifecycle\":{\"onTimeout\":\"pause\",\"autoResume\":true}");
 	HAS(g, "\"allowInternetAccess\":false");
 	assert_int_equal(store_sandbox_get(g->store, b.id, "", &row, &e), 0);
@@ -183,7 +188,7 @@ static void test_options(void **state)
 
 static json_t *logs_of(struct rig *g, const char *path, const char *id, const char *query)
 {
-	if (rig_ask(g, "GET %s/%s/logs%s HTTP/1.1\r\n" H "\r\n", path, id, query) != 200)
+	if (rig_ask(g, GET("%s/%s/logs%s"), path, id, query) != 200)
 		fail_msg("%s: %.*s", query, (int)buf_len(&g->in), buf_data(&g->in));
 	return body_of(g);
 }
@@ -242,13 +247,12 @@ static void test_logs(void **state)
 					   "level=loud", "colour=red", "limit=1&limit=2",
 					   "search=%zz" };
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-		assert_int_equal(rig_ask(g, "GET /v2/sandboxes/%s/logs?%s HTTP/1.1\r\n" H "\r\n",
+		assert_int_equal(rig_ask(g, GET("/v2/sandboxes/%s/logs?%s"),
 					 b.id, bad[i]),
 				 400);
-	assert_int_equal(rig_ask(g, "GET /v2/sandboxes/%s/logs HTTP/1.1\r\nHost: x\r\nX-API-Key: "
-				    OTHER_KEY "\r\n\r\n", b.id),
+	assert_int_equal(rig_ask(g, GET_OTHER("/v2/sandboxes/%s/logs"), b.id),
 			 404);
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/logs HTTP/1.1\r\n" H "\r\n", "x"), 404);
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/logs"), "x"), 404);
 }
 
 /* What a guest writes stays the text of one entry. */
@@ -350,7 +354,7 @@ static void test_metrics(void **state)
 	json_t *v, *m;
 
 	g->metrics = METRICS("12.5", "");
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics"), b.id), 200);
 	v = body_of(g);
 	assert_int_equal(json_array_size(v), 1);
 	m = json_array_get(v, 0);
@@ -365,13 +369,13 @@ static void test_metrics(void **state)
 	assert_string_equal(g->cap.id.sandbox, b.id);
 
 	/* The past is not asked of the guest; what is malformed is no sample. */
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=5&end=10 HTTP/1.1\r\n" H "\r\n",
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=5&end=10"),
 				 b.id),
 			 200);
 	HAS(g, "\r\n\r\n[]");
 	assert_int_equal(g->forwards, 1);
 	g->metrics = METRICS("\"x\"", "");
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\n" H "\r\n", b.id), 200);
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics"), b.id), 200);
 	v = body_of(g);
 	assert_int_equal(json_array_size(v), 1);
 	json_decref(v);
@@ -392,18 +396,16 @@ static void test_metrics(void **state)
 	assert_int_equal(g->forwards, 1);
 
 	/* Not those of others. */
-	assert_int_equal(rig_ask(g, "GET /sandboxes/metrics?sandbox_ids=%s HTTP/1.1\r\nHost: x\r\nX-API-Key: "
-				    OTHER_KEY "\r\n\r\n", b.id),
+	assert_int_equal(rig_ask(g, GET_OTHER("/sandboxes/metrics?sandbox_ids=%s"), b.id),
 			 200);
 	HAS(g, "{\"sandboxes\":{}}");
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics HTTP/1.1\r\nHost: x\r\nX-API-Key: "
-				    OTHER_KEY "\r\n\r\n", b.id),
+	assert_int_equal(rig_ask(g, GET_OTHER("/sandboxes/%s/metrics"), b.id),
 			 404);
-	assert_int_equal(rig_ask(g, "GET /sandboxes/metrics HTTP/1.1\r\n" H "\r\n"), 400);
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=2&end=1 HTTP/1.1\r\n" H "\r\n",
+	assert_int_equal(rig_ask(g, GET("/sandboxes/metrics")), 400);
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=2&end=1"),
 				 b.id),
 			 400);
-	assert_int_equal(rig_ask(g, "GET /sandboxes/%s/metrics?start=-2 HTTP/1.1\r\n" H "\r\n", b.id),
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=-2"), b.id),
 			 400);
 }
 
@@ -475,7 +477,7 @@ static void test_signed(void **state)
 	old = signed_query(&boxes[0], "/a", "read", "user", "1000000000");
 	other = signed_query(&boxes[2], "/b", "write", "root", NULL);
 	for (int again = 0; again < 2; again++) {
-		assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", q), 200);
+		assert_int_equal(rig_ask(g, GET_OPEN("/files?%s"), q), 200);
 		assert_string_equal(g->cap.id.sandbox, boxes[0].id);
 		assert_int_equal(g->cap.access, ID_ACCESS_READ);
 		assert_int_equal(rig_ask(g,
@@ -493,14 +495,14 @@ static void test_signed(void **state)
 				 q),
 			 401);
 	rig_connect_client(g);
-	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", old), 401);
+	assert_int_equal(rig_ask(g, GET_OPEN("/files?%s"), old), 401);
 	HAS(g, "\"code\":401,\"message\":\"signature is already expired\"");
 	assert_int_equal(rig_ask(g,
 				 "GET /files?%s HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\n"
 				 "E2b-Sandbox-Port: 49983\r\n\r\n", old, boxes[0].id),
 			 401);
 	HAS(g, "signature is already expired");
-	assert_int_equal(rig_ask(g, "GET /files?%s&path=/c HTTP/1.1\r\nHost: x\r\n\r\n", other), 401);
+	assert_int_equal(rig_ask(g, GET_OPEN("/files?%s&path=/c"), other), 401);
 	HAS(g, "invalid signature");
 
 	/* A token that is right replaces the signature, one that is wrong does not pass with it. */
@@ -510,12 +512,12 @@ static void test_signed(void **state)
 	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\nX-Access-Token: no\r\n\r\n",
 				 q),
 			 401);
-	assert_int_equal(rig_ask(g, "GET /files?path=x HTTP/1.1\r\nHost: x\r\n\r\n"), 401);
+	assert_int_equal(rig_ask(g, GET_OPEN("/files?path=x")), 401);
 	HAS(g, "names no sandbox");
 
 	/* Gone: what is remembered leads to no one. */
-	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", boxes[0].id), 204);
-	assert_int_equal(rig_ask(g, "GET /files?%s HTTP/1.1\r\nHost: x\r\n\r\n", q), 502);
+	assert_int_equal(rig_ask(g, DELETE("/sandboxes/%s"), boxes[0].id), 204);
+	assert_int_equal(rig_ask(g, GET_OPEN("/files?%s"), q), 502);
 }
 
 /* ---- pages of other origins ---- */
@@ -582,7 +584,7 @@ static void test_cors(void **state)
 	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\nHost: x\r\n" ORIGIN "\r\n"), 401);
 	assert_false(rig_has(g, "Access-Control"));
 	/* A sandbox that is gone: a page may read that, too. */
-	assert_int_equal(rig_ask(g, "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id), 204);
+	assert_int_equal(rig_ask(g, DELETE("/sandboxes/%s"), b.id), 204);
 	assert_int_equal(rig_ask(g, "GET /envs HTTP/1.1\r\nHost: x\r\n" ORIGIN
 				    "X-Access-Token: %s\r\n\r\n", b.token),
 			 502);

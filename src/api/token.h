@@ -42,7 +42,8 @@ int token_signed_parse(const char *method, const char *target, struct token_sign
 		       struct err *e);
 void token_signed_done(struct token_signed *q);
 bool token_signed_by(const struct token_key *k, const char *sandbox, const struct token_signed *q);
-int token_signed_time(const struct token_signed *q, int64_t now_s, struct err *e);       /* -EKEYEXPIRED */
+/* 0 or -EKEYEXPIRED. */
+int token_signed_time(const struct token_signed *q, int64_t now_s, struct err *e);
 /*
  * All of it. 0; -EKEYREJECTED wrong, -EKEYEXPIRED; -ENOENT the target carries no signature; -EINVAL
  * malformed.
