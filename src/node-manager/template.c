@@ -290,6 +290,7 @@ void template_cache_prune(const char *folder)
 {
 	autoclose int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	char name[NAME_MAX + 1], path[PATH_MAX];
+	struct stat st;
 	unsigned n;
 
 	while (dir >= 0 && cache_oldest(dir, name, &n) == 0 && n > TEMPLATE_CACHE_KEPT && name[0]) {
@@ -297,7 +298,7 @@ void template_cache_prune(const char *folder)
 			return;
 		log_info("cached template dropped: not used for longest", F_STR("template", name));
 		drop_copy(path);
-		if (faccessat(dir, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+		if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
 			return;          /* something of somebody else's is in it */
 	}
 }

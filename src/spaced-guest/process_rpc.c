@@ -9,7 +9,7 @@
 #include "spaced-guest/terminal.h"
 #include "spaced-guest/text.h"
 
-#define LIST_WHOLE_MAX (4 << 20)                 /* bytes of configs; beyond, commands are shown by name */
+#define LIST_WHOLE_MAX (4 << 20)         /* bytes of configs; beyond, commands are shown by name */
 
 static struct proc *find(struct procs *ps, const struct selector *sel, bool ended_too)
 {
