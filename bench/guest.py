@@ -119,6 +119,26 @@ def creates(client, rounds):
     return summary(api), summary(first), summary(second)
 
 
+def comings_back(client, box, rounds):
+    """A connect to a running sandbox, a pause, a connect that wakes it, the first command then; milliseconds."""
+    path, out = f"/v2/sandboxes/{box['sandboxID']}/connect", {"connect": [], "pause": [], "resume": [], "resume_first": []}
+
+    def timed(key, method, path, body=None):
+        begin = time.perf_counter()
+        client.control(method, path, body)
+        out[key].append((time.perf_counter() - begin) * 1000)
+        return begin
+
+    for _ in range(rounds):
+        timed("connect", "POST", path, {"timeout": 3600})
+        timed("pause", "POST", f"/sandboxes/{box['sandboxID']}/pause")
+        time.sleep(REST_S)
+        begin = timed("resume", "POST", path, {"timeout": 3600})
+        client.start(box, "/bin/true")
+        out["resume_first"].append((time.perf_counter() - begin) * 1000)
+    return {k: summary(v) for k, v in out.items()}
+
+
 def steps(node):
     """Medians of the step times that sbx-manager writes into its line about each create, in their order."""
     seen = {}
@@ -193,6 +213,7 @@ def measure(quick):
         out["download_mbs"] = summary(use.each("download", rounds, lambda: download(client, box, data)))
         out["output_mbs"] = summary(use.each("output", rounds, lambda: output(client, box)))
         out["cpu_ms"] = use.out
+        out["back_ms"] = comings_back(client, box, 5 if quick else 25)
         out["pss_after_kib"] = memory_of(node, name)
         out["admission_us"] = node_report(node)["node"].get("admission", {})
         client.control("DELETE", f"/sandboxes/{name}")

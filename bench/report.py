@@ -47,6 +47,9 @@ def guest_rows(t, g):
     t.row("of it: the answer of the create call, p50", f"{num(g['create_api_ms']['p50'])} ms", p(g["create_api_ms"], "ms"))
     t.row("of it: the first command of a fresh sandbox, p50", f"{num(g['first_command_ms']['p50'])} ms", p(g["first_command_ms"], "ms"))
     t.goal("round_trip", g["round_trip_ms"]["p50"], p(g["round_trip_ms"], "ms") + cpu(g, "round_trip", "a command"))
+    for key, what in (("connect", "connect to a running sandbox"), ("pause", "pause"), ("resume", "connect to a paused sandbox (it is resumed)"),
+                      ("resume_first", "— and the first command then")):
+        t.row(f"{what}, p50", f"{num(g['back_ms'][key]['p50'])} ms", p(g["back_ms"][key], "ms"))
     for way in ("upload", "download"):
         t.goal(way, g[f"{way}_mbs"]["p50"], f"{num(g[f'{way}_mbs']['min'])} to {num(g[f'{way}_mbs']['max'])}" + cpu(g, way, "a file"))
     t.row("output of a command (100 MiB by `dd`), p50", f"{num(g['output_mbs']['p50'])} MB/s",

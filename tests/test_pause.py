@@ -8,7 +8,7 @@ import threading
 import time
 import unittest
 
-from harness import connect, node
+from harness import connect, node, walk
 
 COUNT = "i=0; while :; do i=$((i+1)); echo $i > /tmp/count; sleep 0.02; done"
 CLOCK_MS = 50                    # how far a guest's clock may be off after a resume
@@ -93,8 +93,12 @@ class Pause(unittest.TestCase):
         for method, path in (("GET", "/health"), ("POST", "/process.Process/List")):
             r = self.node.data(method, box, path, {} if method == "POST" else None, token=self.token(box))
             self.assertEqual((r.status, r.json()), (502, {"sandboxId": box, "message": "The sandbox was not found", "code": 502}))
-        r = self.connect(box, timeout=600)
-        self.assertEqual(r.status, 201)
+        # Whoever looks after it dies and comes again meanwhile.
+        for d in ("sbx-manager", "node-manager"):
+            self.node.kill_daemon(d)
+        self.assertEqual(self.node.state_of(box), "paused")
+        r = walk.patient(lambda: self.post(box, "connect", {"timeout": 600}))
+        self.assertEqual(r.status, 201, r.body)
         first = self.count(box)
         node.wait_for("it counts on", lambda: self.count(box) > first, 10)
         # The same execution: the numbers, the processes, what the guest knows of itself.
