@@ -205,6 +205,9 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 		r = query_take(target, "order", &order, e);
 	if (r == 0)
 		r = query_take(target, "nextToken", &q->cursor, e);
+	if (r == 0 && q->native && str_eq(q->cursor, ""))
+		r = err_set_code(e, -EINVAL, "bad-cursor",
+				 "The query parameter \"nextToken\" is empty.");
 	if (r == 0)
 		r = query_number(target, "limit", 1, q->limit_max, &q->limit, e);
 	if (r == 0 && metadata)

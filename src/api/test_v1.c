@@ -243,6 +243,8 @@ static void test_problems(void **state)
 		{ "GET /v1/sandboxes?state=running,asleep HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
 		{ "GET /v1/sandboxes?state= HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
 		{ "GET /v1/sandboxes?nextToken=x HTTP/1.1\r\n" H "\r\n", 400, "bad-cursor" },
+		{ "GET /v1/sandboxes?nextToken= HTTP/1.1\r\n" H "\r\n", 400, "bad-cursor" },
+		{ "GET /v1/sandboxes?template= HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
 		{ "PUT /v1/sandboxes HTTP/1.1\r\n" H "\r\n", 405, "method-not-allowed" },
 		{ "GET " NOBODY " HTTP/1.1\r\n" H "\r\n", 404, "sandbox-not-found" },
 		{ "GET " NOBODY "-old HTTP/1.1\r\n" H "\r\n", 404, "sandbox-not-found" },

@@ -1,0 +1,79 @@
+"""The API document, a validator and a property-based tester for it (from PyPI, pinned, in the build folder)."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+
+from harness import node
+
+FOLDER = os.path.join(node.ROOT, "tests/openapi")
+VENV = os.path.join(node.ROOT, "build/openapi")
+
+
+def venv():
+    """Made once for each state of requirements.txt."""
+    wanted = os.path.join(FOLDER, "requirements.txt")
+    stamp = os.path.join(VENV, "requirements.txt")
+    with open(wanted) as f:
+        text = f.read()
+    if os.path.exists(stamp):
+        with open(stamp) as f:
+            if f.read() == text:
+                return VENV
+    shutil.rmtree(VENV, ignore_errors=True)
+    subprocess.run(["python3", "-m", "venv", VENV], check=True)
+    subprocess.run([f"{VENV}/bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--require-hashes",
+                    "-r", wanted], check=True)
+    shutil.copy(wanted, stamp)
+    return VENV
+
+
+class Client:
+    """Asks /v1 and keeps every answer for the comparison with the document."""
+
+    def __init__(self, n, key):
+        self.node, self.key, self.seen = n, key, []
+
+    def send(self, method, path, body=None, raw=None, headers=None, template=None):
+        """template: the path in the document, when it does not follow from the path."""
+        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
+        fields = {"X-API-Key": self.key, **({"Content-Type": "application/json"} if data is not None else {}), **(headers or {})}
+        c = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=90)
+        try:
+            c.request(method, path, body=data, headers={k: v for k, v in fields.items() if v is not None})
+            r = c.getresponse()
+            answer = node.Answer(r.status, r.headers, r.read())
+        finally:
+            c.close()
+        bare = path.split("?")[0]
+        bare = re.sub(r"^/v1/sandboxes/[^/]+", "/v1/sandboxes/{id}", bare)
+        bare = re.sub(r"^/v1/problems/[^/]+", "/v1/problems/{code}", bare)
+        self.seen.append({"method": method.lower(), "path": template or bare, "status": answer.status, "headers": list(answer.headers.items()),
+                          "body": answer.body.decode()})
+        return answer
+
+    def check(self, document, complete):
+        """What validate.py has to say about all answers; with complete also which documented ones were not seen."""
+        r = subprocess.run([f"{venv()}/bin/python", f"{FOLDER}/validate.py", *(["--complete"] if complete else [])],
+                           input=json.dumps({"document": document, "seen": self.seen}), stdout=subprocess.PIPE, text=True, check=True)
+        return r.stdout.splitlines()
+
+
+def fuzz(n, key, *options, config="", timeout=600):
+    """schemathesis against the node; raises with its report. Gives the report."""
+    folder = os.path.join(n.dir, "fuzz")
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{folder}/schemathesis.toml", "w") as f:
+        f.write(config)
+    try:
+        r = subprocess.run([f"{venv()}/bin/st", "--config-file", f"{folder}/schemathesis.toml", "run", f"{n.api_url}/v1/openapi.json", "--header", f"X-API-Key: {key}",
+                            "--continue-on-failure", "--no-color", "--suppress-health-check", "all", *options],
+                           cwd=folder, env=n.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired as e:
+        raise AssertionError(f"the fuzzer took more than {timeout} s\n{(e.stdout or b'').decode(errors='replace')[-4000:]}")
+    if r.returncode:
+        raise AssertionError(r.stdout)
+    return r.stdout
