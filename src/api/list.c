@@ -216,7 +216,8 @@ static int parse_query(const char *target, struct list_query *q, struct err *e)
 		r = q->native ? take_native_states(q->state, q, e) : take_states(q->state, q, e);
 	if (r == 0 && order)
 		r = take_order(order, q, e);
-	if (r == 0 && after && clock_parse_iso(after, &q->started_after_ms) < 0)
+	/* Every sandbox was started after what lies before 1970. */
+	if (r == 0 && after && clock_parse_iso(after, &q->started_after_ms) == -EINVAL)
 		r = err_set(e, -EINVAL,
 			    "The query parameter \"startedAfter\" is no RFC 3339 time.");
 	return r;

@@ -143,11 +143,13 @@ int clock_parse_iso(const char *s, int64_t *ret_wall_ms)
 	    clock_fraction(&s, &ms) < 0 || clock_zone(s, &zone) < 0)
 		return -EINVAL;
 	leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-	if (year < 1970 || month < 1 || day < 1 ||
+	if (year < 1 || month < 1 || day < 1 ||
 	    day > month_days[month - 1] + (month == 2 && leap))
 		return -EINVAL;
 	v = (((clock_days(year, month, day) * 24 + h) * 60 + m - zone) * 60 + sec) * 1000 + ms;
-	if (v < 0 || v > CLOCK_MS_MAX)
+	if (v < 0)
+		return -ERANGE;
+	if (v > CLOCK_MS_MAX)
 		return -EINVAL;
 	*ret_wall_ms = v;
 	return 0;

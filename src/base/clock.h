@@ -11,6 +11,6 @@ int64_t clock_mono_us(void);
 void clock_set_shift_ms(int64_t shift);          /* called by fault_open */
 #define CLOCK_ISO_LEN 25
 void clock_iso(char dst[CLOCK_ISO_LEN], int64_t wall_ms);    /* 2026-01-02T03:04:05.678Z (RFC 3339) */
-int clock_parse_iso(const char *s, int64_t *ret_wall_ms);
+int clock_parse_iso(const char *s, int64_t *ret_wall_ms);      /* -EINVAL: is none; -ERANGE: before 1970 */
 
 #endif

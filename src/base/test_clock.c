@@ -79,13 +79,16 @@ static void test_parse(void **state)
 		"2026-01-02T03:04:05+1:00",
 		"2026-01-02T03:04:05+0100",
 		"+026-01-02T03:04:05Z",
-		"1969-12-31T23:59:59Z",
 		"2100-02-29T00:00:00Z",
 	};
 	int64_t ms = 7;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		assert_int_equal(clock_parse_iso(bad[i], &ms), -EINVAL);
+	assert_int_equal(clock_parse_iso("1969-12-31T23:59:59Z", &ms), -ERANGE);
+	assert_int_equal(clock_parse_iso("1970-01-01T00:59:59+01:00", &ms), -ERANGE);
+	assert_int_equal(clock_parse_iso("1600-02-29T00:00:00Z", &ms), -ERANGE);
+	assert_int_equal(clock_parse_iso("1500-02-29T00:00:00Z", &ms), -EINVAL);
 	assert_int_equal(ms, 7);
 	assert_int_equal(clock_parse_iso("1970-01-01T01:00:00.5+01:00", &ms), 0);
 	assert_int_equal(ms, 500);
