@@ -10,6 +10,7 @@ import unittest
 
 from harness import node, openapi
 
+WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
 NOBODY = "i" + "0" * 20
 
 
@@ -42,6 +43,7 @@ class Document(unittest.TestCase):
         box = self.create()
         self.addCleanup(self.client.send, "DELETE", f"/v1/sandboxes/{box}")
         self.running(box)
+        self.terminal(box)
         self.paused(box)
         self.stopped(box)
         self.deleted(box)
@@ -62,12 +64,13 @@ class Document(unittest.TestCase):
             target = path.replace("{id}", NOBODY).replace("{code}", "try-again")
             for method, op in methods.items():
                 m, answers = method.upper(), op["responses"]
+                upgrade = WEBSOCKET if "101" in answers else {}
                 with self.subTest(f"{m} {path}"):
-                    self.send(400, m, target + "?none-such=1", code="unknown-parameter")
+                    self.send(400, m, target + "?none-such=1", headers=upgrade, code="unknown-parameter")
                     self.send(431, m, target, headers={"X-Long": "x" * 40000}, code="head-too-large", template=path)
                     if "401" in answers:
-                        self.send(401, m, target, headers={"X-API-Key": "e2b_" + "0" * 40}, code="unauthenticated")
-                        self.send(401, m, target, headers={"X-API-Key": None}, code="unauthenticated")
+                        self.send(401, m, target, headers={**upgrade, "X-API-Key": "e2b_" + "0" * 40}, code="unauthenticated")
+                        self.send(401, m, target, headers={**upgrade, "X-API-Key": None}, code="unauthenticated")
                     if "requestBody" in op:
                         self.send(415, m, target, raw=b"{}", headers={"Content-Type": "text/plain"}, code="unsupported-media-type")
                         self.send(413, m, target, raw=b" " * 200_000, code="too-large")
@@ -75,7 +78,7 @@ class Document(unittest.TestCase):
                         self.send(400, m, target, raw=b"{", code="malformed")
                     if "{id}" in path:
                         body = {"timeoutSeconds": 60} if path.endswith("/timeout") else None
-                        self.send(404, m, target, body, code="sandbox-not-found")
+                        self.send(404, m, target, body, headers=upgrade, code="sandbox-not-found")
 
     def create(self):
         body = {"template": "base", "timeoutSeconds": 600, "metadata": {"who": "\x1b[31m\n{\"a\":1}", "": "ü"}, "env": {"A": "1"}}
@@ -102,6 +105,13 @@ class Document(unittest.TestCase):
         connected = self.send(200, "POST", at + "/connect", {"timeoutSeconds": 60}).json()
         self.assertFalse(connected["woken"])
         self.assertEqual(self.node.data("GET", box, "/envs", token=connected["accessToken"]).json()["A"], "1")
+
+    def terminal(self, box):
+        at = f"/v1/sandboxes/{box}/terminal"
+        self.send(201, "POST", at + "-tickets")
+        self.send(426, "GET", at, code="upgrade-required")
+        self.send(403, "GET", at, headers={**WEBSOCKET, "Origin": "http://elsewhere.example"}, code="origin-refused")
+        self.send(101, "GET", at, headers=WEBSOCKET)
 
     def paused(self, box):
         at = f"/v1/sandboxes/{box}"
