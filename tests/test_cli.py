@@ -65,9 +65,8 @@ class Words(unittest.TestCase):
         with open(MAN) as f, open(f"{node.ROOT}/man/space.8") as g:
             text = (f.read() + g.read()).replace("\\-", "-")
         for c in self.commands:
-            self.assertRegex(text, rf"\b{c}\b", c)
-            for o in self.options[c]:
-                self.assertIn(o, text, c)
+            self.assertTrue(re.search(rf"\b{c}\b", text), c)
+            self.assertEqual([o for o in self.options[c] if o not in text], [], c)
         if shutil.which("man"):
             r = subprocess.run(["man", "--warnings", "-l", MAN], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"})
             self.assertEqual(r.stderr, "")
@@ -77,9 +76,9 @@ class Words(unittest.TestCase):
             with open(f"{node.ROOT}/{path}") as f:
                 text = f.read()
             for c in self.commands:
-                self.assertRegex(text, rf"\b{c}\b", (path, c))
-                for o in self.options[c] - {"-h"}:
-                    self.assertRegex(text, rf"(?<![\w-]){re.escape(o)}(?![\w-])", (path, c, o))
+                self.assertTrue(re.search(rf"\b{c}\b", text), (path, c))
+                missing = [o for o in self.options[c] - {"-h"} if not re.search(rf"(?<![\w-]){re.escape(o)}(?![\w-])", text)]
+                self.assertEqual(missing, [], (path, c))
         if shutil.which("zsh"):
             subprocess.run(["zsh", "-n", f"{node.ROOT}/etc/completion/_space"], check=True)
 
@@ -252,7 +251,7 @@ class Exec(Base):
         self.assertEqual(r.stdout[1_500_000:].strip(), b"%d" % len(data))
         self.assertEqual(self.space("exec", "-i", "first", "--", "sh", "-c", "exec <&-; sleep 0.3; echo end", input="x" * 500_000).stdout, "end\n")
         r = self.space("exec", "-t", "first", "--", "sh", "-c", "tty; echo err >&2")
-        self.assertRegex(r.stdout, r"/dev/pts/\d+\r\nerr\r\n")
+        self.assertRegex(r.stdout, r"^/dev/pts/\d+\nerr\n$")
 
     def test_options(self):
         r = self.space("exec", "-u", "root", "-w/tmp", "--env=A=b c", "-e", "OURS", "-e", "NOT_THERE", "first", "--", "sh", "-c", "echo $A $PWD $(id -u) $OURS ${NOT_THERE-none}", env={"OURS": "ours"})
@@ -262,7 +261,7 @@ class Exec(Base):
         self.assertEqual(row["config"]["args"], ["4321"])
         self.assertRegex(self.space("ps", "first").stdout, rf"{pid} +- +sleep 4321")
         self.space("exec", "first", "--", "kill", str(pid))
-        self.assertEqual(set(self.json("exec", "-d", "first", "true")), {"id", "pid"})
+        self.assertEqual(set(json.loads(self.space("exec", "-d", "--json", "first", "true").stdout)), {"id", "pid"})
 
     def start(self, script, *options):
         p = subprocess.Popen([node.SPACE, "exec", *options, self.box, "--", "bash", "-c", script], env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
