@@ -86,6 +86,7 @@ void table_init(struct table *t, size_t cols, const char *const *heads);
 void table_add(struct table *t, const char *cell);                  /* row by row */
 void table_addf(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void table_print(struct table *t);                                  /* and frees */
+void table_done(struct table *t);                                   /* frees; may be called again */
 
 /* Credentials: environment, then ~/.config/space/credentials. */
 int creds_load(struct cli *c, struct err *e);

@@ -361,6 +361,19 @@ int cmd_inspect(struct cli *c, int argc, char **argv)
 	return failed;
 }
 
+/* For eval: whatever the value holds, it is one word. */
+static void print_export(const char *name, const char *value)
+{
+	printf("export %s='", name);
+	for (const char *p = value; *p; p++) {
+		if (*p == '\'')
+			fputs("'\\''", stdout);
+		else
+			putchar(*p);
+	}
+	fputs("'\n", stdout);
+}
+
 int cmd_env(struct cli *c, int argc, char **argv)
 {
 	int n = cli_parse(c, argc, argv, NULL, -1);
@@ -379,7 +392,8 @@ int cmd_env(struct cli *c, int argc, char **argv)
 		json_decref(v);
 		return 0;
 	}
-	printf("export E2B_API_URL='%s'\nexport E2B_SANDBOX_URL='%s'\nexport E2B_API_KEY='%s'\n",
-	       c->api_url, c->api_url, c->api_key);
+	print_export("E2B_API_URL", c->api_url);
+	print_export("E2B_SANDBOX_URL", c->api_url);
+	print_export("E2B_API_KEY", c->api_key);
 	return 0;
 }

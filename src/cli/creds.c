@@ -12,6 +12,7 @@
 #include "cli/cli.h"
 
 #define CREDS_FILE_MAX 4096
+#define AUTHORITY "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:[]"
 
 int creds_set_url(struct cli *c, const char *url, struct err *e)
 {
@@ -30,6 +31,9 @@ int creds_set_url(struct cli *c, const char *url, struct err *e)
 		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
 	memcpy(authority, p, (size_t)(end - p));
 	authority[end - p] = '\0';
+	/* It is printed for eval by `space env`. */
+	if (!str_is(authority, 1, sizeof(authority) - 1, AUTHORITY))
+		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
 	if (!strchr(authority, ':'))
 		(void)str_format(authority + (end - p), 4, ":80");
 	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0 ||

@@ -359,8 +359,10 @@ static int send_input(struct run *r, struct err *e)
 static int send_signal(struct run *r, const char *name)
 {
 	struct err ignored = { 0 };
+	int ret = process_call(r, "SendSignal", json_pack("{s:s}", "signal", name), &ignored);
 
-	return process_call(r, "SendSignal", json_pack("{s:s}", "signal", name), &ignored);
+	r->c->request_id[0] = '\0';
+	return ret;
 }
 
 /* Agents know KILL and TERM at least; what one does not know becomes `otherwise`. */

@@ -162,6 +162,14 @@ void table_addf(struct table *t, const char *fmt, ...)
 	table_add(t, s);
 }
 
+void table_done(struct table *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		free(t->cells[i]);
+	free(t->cells);
+	*t = (struct table){ 0 };
+}
+
 void table_print(struct table *t)
 {
 	autofree size_t *widths = x_array(t->cols, sizeof(*widths));
@@ -180,8 +188,6 @@ void table_print(struct table *t)
 			putchar('\n');
 		else
 			printf("%*s", (int)(widths[col] - w) + 2, "");
-		free(t->cells[i]);
 	}
-	free(t->cells);
-	*t = (struct table){ 0 };
+	table_done(t);
 }

@@ -412,30 +412,33 @@ static int key_new(struct cli *c, struct store *s, const char *tenant, const cha
 
 static int key_ls(struct cli *c, struct store *s, const char *tenant, struct err *e)
 {
+	static const char *const heads[] = { "ID", "TENANT", "KEY", "STATE", "NAME" };
 	struct store_key *keys;
 	json_t *list = json_array();
+	struct table t;
 	size_t n;
 	int r = store_key_list(s, tenant ? tenant : "", &keys, &n, e);
 
 	if (r < 0)
 		return r;
-	if (!c->json)
-		printf("%-36s %-16s %-13s %-8s %s\n", "ID", "TENANT", "KEY", "STATE", "NAME");
+	table_init(&t, ARRAY_LEN(heads), heads);
 	for (size_t i = 0; i < n; i++) {
 		const struct store_key *k = &keys[i];
-		const char *state = k->revoked_ms ? "revoked" : "valid";
+		const char *cells[] = { k->id, k->tenant, k->prefix,
+					k->revoked_ms ? "revoked" : "valid", k->name };
 
-		if (c->json)
-			json_array_append_new(list,
-					      json_pack("{s:s,s:s,s:s,s:s,s:s}", "id", k->id,
-							"tenant", k->tenant, "prefix", k->prefix,
-							"state", state, "name", k->name));
-		else
-			printf("%-36s %-16s %-13s %-8s %s\n", k->id, k->tenant, k->prefix, state,
-			       k->name);
+		json_array_append_new(list,
+				      json_pack("{s:s,s:s,s:s,s:s,s:s}", "id", k->id, "tenant",
+						k->tenant, "prefix", k->prefix, "state", cells[3],
+						"name", k->name));
+		for (size_t col = 0; col < ARRAY_LEN(cells); col++)
+			table_add(&t, cells[col]);
 	}
 	if (c->json)
 		cli_print_json(list);
+	else
+		table_print(&t);
+	table_done(&t);
 	json_decref(list);
 	free(keys);
 	return 0;
