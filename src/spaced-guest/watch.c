@@ -28,6 +28,7 @@
 #define MASK                                                                                       \
 	(IN_CREATE | IN_MODIFY | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |             \
 	 IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_EXCL_UNLINK)
+#define GATHER_MS 5                              /* so that each change does not wake the agent */
 #define EVENTS_IN_A_STEP 128
 #define NAMES_IN_A_STEP 128
 #define CATCH_UP_STEPS 256
@@ -53,6 +54,7 @@ struct watch {
 	struct watch_options o;
 	enum watch_state state;
 	struct ev_watch in;                      /* the inotify descriptor */
+	struct ev_timer gather;                  /* armed while events gather in the kernel */
 	struct ev_job job;                       /* linked while there is something to do */
 	struct wtree tree;
 	struct list scans;                       /* folders that wait to be read */
@@ -136,6 +138,7 @@ static void push(struct watch *w, const struct buf *event)
 static void close_down(struct watch *w)
 {
 	ev_job_del(&w->job);
+	ev_timer_del(&w->gather);
 	if (w->in.fd >= 0) {
 		ev_watch_set(w->ev, &w->in, 0);
 		fd_close(w->in.fd);
@@ -555,6 +558,14 @@ static void on_readable(struct ev_watch *in, uint32_t events)
 {
 	struct watch *w = CONTAINER_OF(in, struct watch, in);
 
+	ev_watch_set(w->ev, &w->in, 0);
+	ev_timer_set(w->ev, &w->gather, GATHER_MS);
+}
+
+static void on_gathered(struct ev_timer *t)
+{
+	struct watch *w = CONTAINER_OF(t, struct watch, gather);
+
 	settle(w, true, w->state);
 }
 
@@ -665,6 +676,7 @@ int watch_new(struct agent *a, const struct user *u, const char *path,
 	w->wake = wake;
 	w->arg = arg;
 	list_init(&w->job.node);
+	ev_timer_init(&w->gather, on_gathered);
 	list_init(&w->scans);
 	wtree_init(&w->tree);
 	wnames_init(&w->seen);

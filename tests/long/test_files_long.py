@@ -88,10 +88,10 @@ class Memory(threading.Thread):
         return {**memory.daemons_pss(self.n), **bridge}
 
     def bridges(self):
-        return [p for p in memory.sandbox_processes(self.n) if self.name(p) == "spaced-host"]
+        return [p for p in memory.sandbox_processes(self.n) if self.program(p) == "spaced-host"]
 
     @staticmethod
-    def name(pid):
+    def program(pid):
         try:
             with open(f"/proc/{pid}/comm") as f:
                 return f.read().strip()
@@ -129,6 +129,11 @@ class FilesLong(unittest.TestCase):
     def tearDownClass(cls):
         cls.node.remove()
 
+    def memory(self):
+        m = Memory(self.node, self.f)
+        self.addCleanup(m.stop.set)
+        return m
+
     def upload(self, path, blocks, length):
         conn = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=600)
         conn.putrequest("POST", self.f.target(path))
@@ -162,7 +167,7 @@ class FilesLong(unittest.TestCase):
                 digest.update(block)
                 yield block
 
-        m = Memory(self.node, self.f)
+        m = self.memory()
         t0 = time.monotonic()
         self.assertEqual(self.upload("big", blocks(), GIB), 200)
         t1 = time.monotonic()
@@ -221,7 +226,7 @@ class FilesLong(unittest.TestCase):
     def test_an_overflow_is_said(self):
         """Nobody takes the events: what is told has no gap, then the loss is said, and nothing grows."""
         self.f.sh("mkdir -p flood")
-        m = Memory(self.node, self.f)
+        m = self.memory()
         stream = files.Watch(self.f, "flood", timeout=300)
         _, watcher = self.f.rpc("CreateWatcher", path="flood")
         self.f.sh("cd flood && python3 -c 'import os\nfor i in range(60000):\n  n = \"n\" * 240 + \"%05d\" % i\n  open(n, \"w\").close()\n  os.unlink(n)'")
