@@ -23,12 +23,13 @@ const PROTOCOL = "space.terminal.v1";
 const at = (id) => document.getElementById(id);
 
 /*
- * xterm.js writes its colours into <style> elements, which the policy of this page (style-src
- * 'self') refuses. A style sheet object that a script makes is no inline style: so each such element
- * hands its text to one.
+ * xterm.js writes its colours into <style> elements, and those of 24 bits into style attributes; the
+ * policy of this page (style-src 'self') refuses both. What a script sets through the object model is
+ * no inline style: so each such element hands its text to a style sheet object, and each such
+ * attribute is set as properties.
  */
 function styleElement(real) {
-	const element = real("style");
+	const element = real("template");        /* one that shows nothing and holds its place */
 	const sheet = new CSSStyleSheet();
 	const remove = element.remove.bind(element);
 	let text = "";
@@ -44,6 +45,14 @@ function styleElement(real) {
 	};
 	return element;
 }
+
+const setAttribute = Element.prototype.setAttribute;
+Element.prototype.setAttribute = function (name, value) {
+	if (name === "style")
+		this.style.cssText = value;
+	else
+		setAttribute.call(this, name, value);
+};
 
 const createElement = document.createElement.bind(document);
 document.createElement = (name, options) =>
