@@ -1320,6 +1320,35 @@ static void test_tickets_limit(void **st)
 	assert_int_equal(store_ticket_add(s, &t, 60000, &until_ms, &e), 0);
 }
 
+/* All IDs, page by page, newest first, of every tenant; not those of what is deleted. */
+static void test_ids(void **st)
+{
+	char ids[2][ID_SANDBOX_LEN + 1], made[5][ID_SANDBOX_LEN + 1], cursor[STORE_CURSOR_MAX] = "";
+	struct store_op op;
+	size_t n = 9;
+
+	for (int i = 0; i < 5; i++) {
+		clock_set_shift_ms(i * 1000);
+		create(made[i]);
+	}
+	clock_set_shift_ms(10000);
+	op = submitted(made[3], LIFE_EV_DELETE);
+	assert_int_equal(op.state, STORE_OP_QUEUED);
+	assert_int_equal(db_exec(s->db, &e, "UPDATE sandboxes SET deleted_ms = 1 WHERE id = $1",
+				 DB_STR(made[3])),
+			 1);
+	for (int i = 4; i >= 0; i -= i == 4 ? 3 : 2) {
+		assert_int_equal(store_sandbox_ids(s, cursor, 2, ids, &n, &e), 0);
+		assert_int_equal(n, 2);
+		assert_string_equal(ids[0], made[i]);
+		assert_string_equal(ids[1], made[i == 4 ? 2 : i - 1]);
+	}
+	assert_int_equal(store_sandbox_ids(s, cursor, 2, ids, &n, &e), 0);
+	assert_int_equal(n, 0);
+	str_copy(cursor, sizeof(cursor), "x");
+	assert_int_equal(store_sandbox_ids(s, cursor, 2, ids, &n, &e), -EINVAL);
+}
+
 /* ---- Creates under a client's key ---- */
 
 static void test_once(void **st)
@@ -1423,6 +1452,7 @@ int main(void)
 		T(test_release),
 		T(test_superseded),
 		T(test_list),
+		T(test_ids),
 		T(test_once),
 		T(test_once_race),
 		T(test_race),
