@@ -555,6 +555,47 @@ static void test_closed_output(void **state)
 	EVENTUALLY_ON(&host, kill(child, 0) < 0);
 }
 
+/* The time of a Start goes on when its client has left; a later Connect sees how it ended. */
+static void test_deadline_without_client(void **state)
+{
+	struct call *c = run(&host, "sleep 1000", NULL, "Connect-Timeout-Ms: 400\r\n");
+	int pid = stream_pid(&host, c);
+	struct result r = { 0 };
+	char json[64];
+
+	call_free(&host, c);
+	snprintf(json, sizeof(json), PID_ONLY, pid);
+	c = stream_new(&host, "Connect", NULL, json);
+	stream_result(&host, c, &r);
+	assert_true(r.started && r.ended && !r.exited);
+	assert_int_equal(r.code, -1);
+	assert_string_equal(r.status, "signal: killed");
+	assert_string_equal(r.error, "");
+	call_free(&host, c);
+}
+
+/* A reader that stands still gets no pings on top of what waits for it. */
+static void test_no_pings_for_a_stalled_reader(void **state)
+{
+	struct call *c = run(&host, "head -c 3000000 /dev/zero", NULL,
+			     "Keepalive-Ping-Interval: 1\r\n");
+	struct result r = { .started = true };
+	int64_t until;
+
+	stream_pid(&host, c);
+	c->hold = true;
+	for (until = clock_mono_ms() + 1500; clock_mono_ms() < until;)
+		host_turn(&host, 50);
+	c->hold = false;
+	mux_taken(host.mux, c->id, c->held);
+	/* The first events: not one ping among them. */
+	for (int flags, i = 0; i < 10; i++)
+		assert_null(strstr(stream_next(&host, c, &flags), "keepalive"));
+	stream_result(&host, c, &r);
+	assert_int_equal(r.code, 0);
+	call_free(&host, c);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -570,6 +611,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_terminal_stream),
 		cmocka_unit_test(test_large_list),
 		cmocka_unit_test(test_closed_output),
+		cmocka_unit_test(test_deadline_without_client),
+		cmocka_unit_test(test_no_pings_for_a_stalled_reader),
 	};
 
 	if (argc < 2)
