@@ -722,7 +722,7 @@ async def _():
     equal(status, 200, body)
     equal(json.loads(body)[0]["path"], f"{HOME}/sent/by url")
     equal(await r(box.files.read("sent/by url")), "uploaded")
-    equal(post_form(box.upload_url(), b"named by its part", "sent/free")[0], 200)
+    equal(post_form(box.upload_url(""), b"named by its part", "sent/free")[0], 200)
     equal(await r(box.files.read("sent/free")), "named by its part")
     equal(post_form(box.upload_url("/srv/by-root", user="root", use_signature_expiration=60), b"r")[0], 200)
     equal(await sh("stat -c %U /srv/by-root"), "root\n")
@@ -805,6 +805,11 @@ async def _():
     true(0 <= m.cpu_used_pct <= 100 * m.cpu_count, str(m))
     true(m.mem_total > 100e6 and 1e6 < m.mem_used <= m.mem_total, str(m))
     true(m.disk_total > 1e9 and 1e6 < m.disk_used < m.disk_total, str(m))
+
+
+@row("getMetrics: range")
+async def _():
+    true(await r(box.get_metrics(start=now(-3600), end=now(60))), "no sample until now")
     equal(await r(box.get_metrics(start=now(3600), end=now(7200))), [])
 
 
