@@ -69,7 +69,8 @@ class Readme(unittest.TestCase):
 
     def test_commands(self):
         """The block is typed into a terminal; its shell in the sandbox is left with `exit`."""
-        with open(self.dir + "/notes.txt", "w") as f:
+        os.makedirs(self.dir + "/src")
+        with open(self.dir + "/src/notes.txt", "w") as f:
             f.write("notes\n")
         before = self.sandboxes()
         pid, fd = pty.fork()
@@ -90,7 +91,7 @@ class Readme(unittest.TestCase):
                 break
             seen += part
             if not left and re.search(rb"\$ $", seen):
-                os.write(fd, b"cat notes.txt; exit\n")
+                os.write(fd, b"cat work/notes.txt; exit\n")
                 left = True
         os.close(fd)
         status = os.waitpid(pid, 0)[1]

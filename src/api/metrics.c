@@ -213,13 +213,15 @@ static void finish_one(struct call *c)
 	call_json(c, 200, metrics_list(c->api->metrics, m->box[0].id, m->start_ms, m->end_ms));
 }
 
+/* Seconds; what would be beyond the year 2242 is milliseconds, which the Python SDK 2.8 sends. */
 static int take_seconds(const char *target, const char *name, int64_t *ret_ms, struct err *e)
 {
+	const uint64_t seconds_max = INT32_MAX * 4ull;
 	uint64_t v = UINT64_MAX;
-	int r = query_number(target, name, 0, INT32_MAX * 4ull, &v, e);
+	int r = query_number(target, name, 0, seconds_max * 1000, &v, e);
 
 	if (r == 0 && v != UINT64_MAX)
-		*ret_ms = (int64_t)v * 1000;
+		*ret_ms = (int64_t)(v > seconds_max ? v / 1000 : v) * 1000;
 	return r;
 }
 

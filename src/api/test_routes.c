@@ -407,6 +407,13 @@ static void test_metrics(void **state)
 			 400);
 	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=-2"), b.id),
 			 400);
+	/* milliseconds of the year 2223 */
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=8000000000000"), b.id), 200);
+	HAS(g, "\r\n\r\n[]");
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?end=8000000000000"), b.id), 200);
+	HAS(g, "cpuUsedPct");
+	assert_int_equal(rig_ask(g, GET("/sandboxes/%s/metrics?start=9000000000000000"), b.id),
+			 400);
 }
 
 /* ---- signed addresses ---- */

@@ -12,8 +12,8 @@ class Matrix(unittest.TestCase):
         n = node.shared()
         wanted = [("npm", v, None) for v in sdk.NPM] + [("PyPI", v, m) for v in sdk.PYPI for m in sdk.MODES]
         runs = []
-        for language, version, mode in wanted:
-            runs.append(sdk.Run(n, language, version, mode).end())
+        for two in (wanted[i:i + 2] for i in range(0, len(wanted), 2)):
+            runs += [r.end() for r in [sdk.Run(n, *w) for w in two]]
         sdk.write_doc(runs)
         self.assertEqual([c for r in runs for c in r.complaints], [])
         self.assertEqual(len({frozenset(r.rows) for r in runs}), 1, "not every program has the same rows")
