@@ -184,6 +184,20 @@ class Frames(unittest.TestCase):
             t = self.ends_with(4400, (TEXT, text, {}))
             self.assertEqual((t.said[-1]["type"], t.said[-1]["code"]), ("error", "bad-message"))
 
+    def test_answers_that_nobody_reads(self):
+        """Pings of a client that takes no answers are not read for long, and cost no memory."""
+        pid = self.node.pid_of("space-api")
+        memory = lambda: int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096      # noqa: E731
+        t = Terminal(self.node, self.box, receive_buffer=8192).attached()
+        before, sent = memory(), 0
+        data = t.frame(PING, b"x" * 100) * 1000
+        t.sock.settimeout(1)
+        with self.assertRaises(TimeoutError):
+            while sent < 64 << 20:
+                sent += t.sock.send(data)
+        self.assertLess(memory() - before, 4 << 20)
+        t.sock.close()
+
     def test_pings_and_pieces(self):
         t = Terminal(self.node, self.box).attached()
         t.expect(b"$ ")

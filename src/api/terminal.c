@@ -191,16 +191,26 @@ static ssize_t on_send(wslay_event_context_ptr ctx, const uint8_t *p, size_t n, 
 
 /* ---- from the client ---- */
 
+static bool input_held(const struct terminal *t)
+{
+	return t->st == OPEN && buf_len(&t->input) >= TERMINAL_INPUT_HOLD;
+}
+
+/* Answers to pings of who does not read them must not pile up; output stops below this mark. */
+static bool answers_held(const struct terminal *t)
+{
+	return wslay_event_get_queued_msg_count(t->ctx) > TERMINAL_PONGS_MAX ||
+	       conn_out_len(t->ws) > 2 * TERMINAL_QUEUE_MAX;
+}
+
 static ssize_t on_recv(wslay_event_context_ptr ctx, uint8_t *p, size_t n, int flags, void *arg)
 {
 	struct terminal *t = arg;
 	struct buf *in = conn_in(t->ws);
-	bool hold = t->st == OPEN && (buf_len(&t->input) >= TERMINAL_INPUT_HOLD ||
-				      wslay_event_get_queued_msg_count(ctx) > TERMINAL_PONGS_MAX);
 
 	if (n > buf_len(in))
 		n = buf_len(in);
-	if (n == 0 || hold) {
+	if (n == 0 || input_held(t) || answers_held(t)) {
 		wslay_event_set_error(ctx, WSLAY_ERR_WOULDBLOCK);
 		return -1;
 	}
@@ -260,7 +270,8 @@ static void on_message(wslay_event_context_ptr ctx, const struct wslay_event_on_
 static bool read_in(struct terminal *t)
 {
 	int r = wslay_event_recv(t->ctx);
-	bool ended = conn_error(t->ws) || (conn_eof(t->ws) && buf_len(conn_in(t->ws)) == 0);
+	bool ended = conn_error(t->ws) ||
+		     (conn_eof(t->ws) && (input_held(t) || buf_len(conn_in(t->ws)) == 0));
 
 	if (r == WSLAY_ERR_NOMEM || ended) {
 		terminal_over(t);
@@ -596,13 +607,16 @@ static void on_ws(struct conn *c, enum conn_event ev, void *arg)
 	terminal_run(arg);
 }
 
-/* A client is alive when it answers, or when it takes some of what waits for it. */
+/*
+ * A client is alive when it answers, or when it takes some of what waits for it. One that we do not
+ * read is not blamed; when it is gone, writing to it fails.
+ */
 static void on_ping_timer(struct loop_timer *timer)
 {
 	struct terminal *t = timer->arg;
 	size_t waits = conn_out_len(t->ws);
 
-	if (t->backlog > 0 && waits != t->backlog)
+	if ((t->backlog > 0 && waits != t->backlog) || input_held(t))
 		t->alive_ms = clock_mono_ms();
 	t->backlog = waits;
 	if (clock_mono_ms() - t->alive_ms > TERMINAL_DEAD_MS) {

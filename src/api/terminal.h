@@ -13,9 +13,9 @@
 #include "api/api.h"
 #include "api/terminal_text.h"
 
-#define TERMINAL_MAX 1024                /* open ones of an API process; beyond: 429 */
+#define TERMINAL_MAX 512                 /* open ones of an API process; beyond: 429 */
 #define TERMINAL_INPUT_MAX 65536         /* bytes of a message; beyond: close 1009 */
-#define TERMINAL_INPUT_HOLD 65536        /* so much waits for the sandbox before the client has to */
+#define TERMINAL_INPUT_HOLD 131072       /* so much waits for the sandbox before the client has to */
 #define TERMINAL_SEND_MAX 32768          /* bytes of one SendInput */
 #define TERMINAL_QUEUE_MAX 131072        /* output that waits for the client before the command has to */
 #define TERMINAL_PONGS_MAX 16            /* answers to the client's pings that wait, likewise */
