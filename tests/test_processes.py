@@ -235,12 +235,12 @@ class Surroundings(Base):
         self.assertEqual((m["mem_total_mib"], m["mem_used_mib"]), (m["mem_total"] >> 20, m["mem_used"] >> 20))
         self.assertTrue(0 < m["mem_used"] < m["mem_total"] and 0 < m["mem_cache"] < m["mem_total"])
         self.assertTrue(0 < m["disk_used"] < m["disk_total"])
-        s = self.start("head -c 50000000 /dev/urandom > /tmp/metrics; sync; while :; do :; done", stdin=False)
+        s = self.start("head -c 30000000 /dev/zero > /tmp/metrics; sync /tmp/metrics; while :; do :; done", stdin=False)
         pid = s.next()["start"]["pid"]
 
         def busy():
             now = self.node.data("GET", self.box, "/metrics", token=self.token).json()
-            return now["cpu_used_pct"] > 60 / m["cpu_count"] and now["disk_used"] - m["disk_used"] > 40e6
+            return now["cpu_used_pct"] > 60 / m["cpu_count"] and now["disk_used"] - m["disk_used"] > 20e6
 
         node.wait_for("the load is seen", busy, 60)
         self.kill_pid(pid)
