@@ -145,17 +145,19 @@ static void forward_over(struct forward *f, enum forward_why why)
 }
 
 /*
- * Whether the framing alone tells the client that its answer was cut, and nothing is on its way to
- * it. Then its connection is just closed: clients tell that apart from trouble of the network, which
- * a reset is to some of them (the Python SDK 2.30 asks for the sandbox's health only in the first
- * case). A reset takes back what the client did not get yet.
+ * Whether a cut answer ends with an ordinary close: the framing alone shows that it is not whole,
+ * and nothing is on its way (a reset takes back what the client did not get yet). Clients that ask
+ * for the sandbox's health after a cut, to say that it is gone, differ in what they take for one:
+ * httpcore (Python SDK 2.30) an answer that is not whole, pyqwest (2.45 to 2.51) a reset, all
+ * others both. The first gives its requests a length, the second sends those of streams in chunks.
  */
 static bool cut_shows(const struct forward *f)
 {
 	struct tcp_info i = { 0 };
 	socklen_t n = sizeof(i);
 
-	return f->st == ST_BODY && f->mode != MODE_PLAIN && conn_out_len(f->client) == 0 &&
+	return f->st == ST_BODY && f->mode != MODE_PLAIN && f->req.body == HTTP_BODY_LENGTH &&
+	       conn_out_len(f->client) == 0 &&
 	       getsockopt(conn_fd(f->client), IPPROTO_TCP, TCP_INFO, &i, &n) == 0 &&
 	       n == sizeof(i) && i.tcpi_unacked == 0 && i.tcpi_notsent_bytes == 0;
 }

@@ -15,8 +15,8 @@
  *    stalls who writes.
  *  - A client that sends end of file before its answer is complete has left (as a closed socket looks the same);
  *    tunnels excepted. The upstream connection is then shut and closed.
- *  - A body that was cut never ends in order at the client: it gets a message that is not whole; over TCP a reset, too, where
- *    the message would end with the connection or bytes of it are on their way.
+ *  - A body that was cut never ends in order at the client: it gets a message that is not whole; over TCP a reset, too, but for
+ *    requests with Content-Length whose answer shows by its framing that it was cut, with no byte on its way.
  *  - An upstream that sent its whole answer before it took the whole request is closed; the client's rest is drained
  *    (FORWARD_DRAIN_MAX), else its connection ends after the answer.
  */

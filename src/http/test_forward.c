@@ -573,7 +573,9 @@ static void test_cut_resets(void **state)
 	struct rig g;
 
 	for (int i = 0; i < 2; i++) {
-		rig_open(&g, true, i ? "GET /f HTTP/1.1\r\nHost: a\r\n\r\n" : "GET /f HTTP/1.0\r\n\r\n");
+		rig_open(&g, true, i ? "POST /f HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+				     : "POST /f HTTP/1.0\r\nContent-Length: 1\r\n\r\n");
+		put(g.cfd, "x");
 		attach_up(&g, "GET /f HTTP/1.1\r\nHost: g\r\n\r\n");
 		put(g.ufd, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
 		WAIT(&g, has(&g.to_client, "hello") && acked(&g));
@@ -609,10 +611,14 @@ static void test_cut_answer(void **state)
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(rests); i++) {
-		for (int tcp = 0; tcp < 2; tcp++) {
+		for (int tcp = 0; tcp < 3; tcp++) {
+			bool sized = tcp == 2;
 			struct rig g;
 
-			rig_open(&g, tcp, "GET /f HTTP/1.1\r\nHost: a\r\n\r\n");
+			rig_open(&g, tcp, sized ? "POST /f HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+						: "GET /f HTTP/1.1\r\nHost: a\r\n\r\n");
+			if (sized)
+				put(g.cfd, "x");
 			attach_up(&g, "GET /f HTTP/1.1\r\nHost: g\r\n\r\n");
 			put(g.ufd, rests[i]);
 			WAIT(&g, has(&g.to_client, i ? "hello" : "partial") && (!tcp || acked(&g)));
@@ -620,7 +626,7 @@ static void test_cut_answer(void **state)
 			WAIT(&g, g.ended && g.client_eof);
 			assert_int_equal(g.end.why, FORWARD_UPSTREAM_GONE);
 			assert_null(g.end.client);
-			assert_int_equal(g.client_errno, 0);
+			assert_int_equal(g.client_errno, tcp && !sized ? ECONNRESET : 0);
 			assert_false(has(&g.to_client, "\r\n0\r\n\r\n"));
 			rig_done(&g);
 		}
@@ -651,7 +657,7 @@ static void test_cut_from_outside(void **state)
 	forward_cut(g.f);
 	WAIT(&g, g.ended && g.client_eof && g.up_eof);
 	assert_int_equal(g.end.why, FORWARD_CUT);
-	assert_int_equal(g.client_errno, 0);
+	assert_int_equal(g.client_errno, ECONNRESET);
 	assert_false(has(&g.to_client, "secret"));
 	assert_int_equal(g.released, 1);
 	rig_done(&g);
