@@ -271,10 +271,14 @@ class Exec(Base):
         return p
 
     def test_signals(self):
-        for sig in (signal.SIGINT, signal.SIGTERM):
-            p = self.start("trap 'echo got; exit 5' INT TERM; echo ready; while :; do sleep 0.05; done")
+        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            p = self.start("for s in INT TERM QUIT; do trap \"echo $s; exit 5\" $s; done; echo ready; while :; do sleep 0.05; done")
             p.send_signal(sig)
-            self.assertEqual((p.stdout.read(), p.wait(30)), ("got\n", 5))
+            self.assertEqual((p.stdout.read(), p.wait(30)), (sig.name[3:] + "\n", 5))
+        p = self.start("echo ready; exec sleep 5431")
+        p.send_signal(signal.SIGHUP)
+        self.assertEqual(p.wait(30), 129)
+        node.wait_for("the command is gone", lambda: "5431" not in self.space("ps", "first").stdout)
         p = self.start("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
         p.send_signal(signal.SIGTERM)
         time.sleep(0.2)

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import connect, memory, node
+from harness import connect, memory, node, results
 
 OUTPUT_BYTES = 50_000_000
 GROWTH_KIB = 8 * 1024
@@ -143,6 +143,8 @@ class RealTerminal(unittest.TestCase):
         self.t.wait("^end-42", 1200)
         after = sizes()
         growth = {k: after[k] - before[k] for k in after if after[k] - before[k] > GROWTH_KIB}
+        results.record("Much output in a shell (tests/long/test_cli_tmux.py)", f"{OUTPUT_BYTES // 10**6} MB in a terminal: {'no program grew by more than 8 MiB' if not growth else growth}",
+                       [f"{k}: {before[k]} KiB before, {after[k]} KiB after" for k in after])
         self.assertEqual(growth, {}, (before, after))
         self.prompt()
         self.t.line("exit")
