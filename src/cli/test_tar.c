@@ -295,6 +295,20 @@ static void a_tree_is_unpacked(void **state)
 	buf_done(&b);
 }
 
+/* A head of another type: a device, a pipe. */
+static void put_other(struct buf *b, const char *name, char type)
+{
+	char raw[TAR_BLOCK];
+	struct buf one;
+
+	buf_init(&one, TAR_BLOCK);
+	put(&one, TAR_FILE, name, "", "");
+	memcpy(raw, buf_data(&one), sizeof(raw));
+	set_type(raw, type);
+	assert_int_equal(buf_put(b, raw, sizeof(raw)), 0);
+	buf_done(&one);
+}
+
 /* Every way out of the folder that an archive can try (S-12). */
 static void a_hostile_archive_stays_in_its_folder(void **state)
 {
@@ -313,12 +327,15 @@ static void a_hostile_archive_stays_in_its_folder(void **state)
 	put(&b, TAR_HARDLINK, "hard", "../../../../etc/passwd", "");
 	put(&b, TAR_HARDLINK, "hard", "out", "");
 	put(&b, TAR_HARDLINK, "hard", "out/file", "");
+	put_other(&b, "device", '3');
+	put_other(&b, "pipe", '6');
 	put(&b, TAR_SYMLINK, "final", "../outside/final", "");
 	put(&b, TAR_FILE, "final", "", "replaces the link itself");
 	put(&b, TAR_DIR, "final/", "", "");
-	assert_int_equal(unpack(&b, "hostile", true), 9);
+	assert_int_equal(unpack(&b, "hostile", true), 11);
 	assert_true(absent("outside/file") && absent("outside/folder") && absent("outside/final"));
 	assert_true(absent("hostile/hard") && absent("file"));
+	assert_true(absent("hostile/device") && absent("hostile/pipe"));
 	text = contents("hostile/final");
 	assert_string_equal(text, "replaces the link itself");
 	buf_done(&b);
