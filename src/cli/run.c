@@ -22,6 +22,7 @@
 #include <termios.h>
 #include <unistd.h>
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/cli.h"
@@ -34,7 +35,7 @@
 #define EXIT_SIGNALLED(sig) (128 + (sig))
 
 /* Our stream of input: what is not sent yet; whether its end is among that. */
-struct input { int fd; struct buf out; bool last; };
+struct input { int fd; struct buf out; bool last; int64_t put_ms; };
 
 struct run {
 	struct cli *c;
@@ -238,6 +239,7 @@ static void input_put(struct run *r, json_t *v)
 		envelope[1 + i] = (unsigned char)(n >> (24 - 8 * i));
 	memcpy(envelope + 5, text, n);
 	http_put_chunk(&r->in.out, envelope, n + 5);
+	r->in.put_ms = clock_mono_ms();
 	json_decref(v);
 }
 
@@ -401,10 +403,14 @@ static void take_signal(struct run *r)
 
 /* ---- the loop ---- */
 
-/* Half an hour without a key stroke is no reason to take our stream for dead. */
+/*
+ * Half an hour without a key stroke is no reason to take our stream for dead; whatever comes the
+ * other way meanwhile.
+ */
 static void keep_alive(struct run *r)
 {
-	if (r->in.fd >= 0 && !buf_len(&r->in.out) && !r->in.last)
+	if (r->in.fd >= 0 && !buf_len(&r->in.out) && !r->in.last &&
+	    clock_mono_ms() - r->in.put_ms >= RUN_KEEPALIVE_MS)
 		input_put(r, json_pack("{s:{}}", "keepalive"));
 }
 
@@ -423,8 +429,7 @@ static int run_turn(struct run *r, struct err *e)
 
 	if (ret < 0 && errno != EINTR)
 		return err_errno(e, -errno, "poll");
-	if (ret == 0 && !more && !pull)
-		keep_alive(r);
+	keep_alive(r);
 	ret = 0;
 	if (p[3].revents)
 		take_signal(r);
