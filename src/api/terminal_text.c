@@ -222,8 +222,9 @@ static int ask_pair(const char *p, size_t n, unsigned *seen, struct terminal_ask
 		*seen |= 1U << i;
 		return asks[i].take(value, a, e);
 	}
-	return err_set(e, -EINVAL, "There is no such parameter as \"%.*s\".",
-		       (int)(len < 40 ? len : 40), p);
+	return err_set_code(e, -EINVAL, "unknown-parameter",
+			    "There is no such parameter as \"%.*s\".",
+			    (int)(len < 40 ? len : 40), p);
 }
 
 int terminal_ask(const char *target, struct terminal_ask *ret, struct err *e)
