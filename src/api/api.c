@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "json/text.h"
 #include "api/pages.h"
 #include "api/terminal.h"
 #include "ops/signer.h"
@@ -52,7 +53,7 @@ static char *error_json(int status, const struct err *e)
 	for (n = strlen(text); n > 0 && !str_utf8_ok(text, n); n--)
 		text[n - 1] = '\0';
 	o = json_pack("{s:i,s:s,s:s}", "code", status, "message", text, "error_code", word);
-	s = json_dumps(o, JSON_COMPACT);
+	s = json_text(o);
 	json_decref(o);
 	return s ? s : x_strdup("{}");
 }
@@ -135,7 +136,7 @@ static void on_refuse(struct http_refusal *f, void *arg)
 
 void call_json(struct call *c, int status, json_t *v)
 {
-	c->text = json_dumps(v, JSON_COMPACT);
+	c->text = json_text(v);
 	json_decref(v);
 	if (c->text)
 		c->status = status;

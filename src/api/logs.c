@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/str.h"
+#include "json/text.h"
 
 #define LOGS_LIMIT 1000
 #define LOGS_LIMIT_V1_MAX INT32_MAX      /* a console and its events hold fewer */
@@ -173,7 +174,7 @@ static json_t *line_json(const struct entry *en)
 	char iso[CLOCK_ISO_LEN];
 	json_t *o = json_pack("{s:s,s:s,s:s%}", "level", logs_level_names[en->level], "logger",
 			      en->source, "message", en->text, en->len);
-	autofree char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+	autofree char *line = o ? json_text(o) : NULL;
 
 	json_decref(o);
 	clock_iso(iso, en->t_ms);

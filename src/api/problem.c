@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "json/text.h"
 #include "http/http.h"
 
 #define DETAIL_MAX 1024
@@ -84,7 +85,7 @@ char *problem_json(int status, const char *code, const char *text, const char *r
 	json_t *o = json_pack("{s:s,s:s,s:i,s:s,s:s,s:s}", "type", type, "title",
 			      p ? p->title : http_reason(status), "status", status, "detail",
 			      detail, "code", code, "request_id", request_id);
-	char *body = json_dumps(o, JSON_COMPACT);
+	char *body = json_text(o);
 
 	json_decref(o);
 	return body;

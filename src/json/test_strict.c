@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "json/strict.h"
+#include "json/text.h"
 
 #define DEPTH 4
 
@@ -131,6 +132,31 @@ static void test_not_terminated(void **st)
 	refuse_n("[1]", 2, -EBADMSG);
 }
 
+/* What a terminal would obey is escaped, and nothing else; a parser sees no difference. */
+static void test_text(void **st)
+{
+	static const struct { const char *plain, *want; } rows[] = {
+		{ "", "\"\"" },
+		{ "a\"\\\n\x1b", "\"a\\\"\\\\\\n\\u001B\"" },
+		{ "\x7f", "\"\\u007f\"" },
+		{ "\xc2\x80\xc2\x9b\u00a0\u00fc", "\"\\u0080\\u009b\u00a0\u00fc\"" },
+		{ "\u200d\u200e\u2027\u2028\u202e\u202f", "\"\u200d\\u200e\u2027\\u2028\\u202e\u202f\"" },
+		{ "\u2065\u2066\u2069\u206a\u20ac\u2122", "\"\u2065\\u2066\\u2069\u206a\u20ac\u2122\"" },
+		{ "\U0001f600x", "\"\U0001f600x\"" },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		json_t *v = json_string(rows[i].plain), *back;
+		autofree char *text = json_text(v);
+
+		assert_string_equal(text, rows[i].want);
+		back = json_loads(text, JSON_DECODE_ANY, NULL);
+		assert_true(json_equal(v, back));
+		json_decref(v);
+		json_decref(back);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +164,7 @@ int main(void)
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_deep),
 		cmocka_unit_test(test_not_terminated),
+		cmocka_unit_test(test_text),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

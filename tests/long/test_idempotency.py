@@ -24,6 +24,7 @@ class Idempotency(unittest.TestCase):
     def test_api_dies_within_a_create(self):
         key = mark = f"long-{time.time_ns()}"
         self.node.failpoints("api.create.stored crash")
+        time.sleep(0.3)                 # the file is looked at once in 100 ms (base/fault.h)
         with self.assertRaises((OSError, http.client.HTTPException, urllib.error.URLError)):
             self.create(key, mark)
         self.node.failpoints()
