@@ -1,8 +1,6 @@
 /* space-api: its rights and its socket. What it does stands in api.h. */
-#include <limits.h>
 #include "api/api.h"
 #include "base/alloc.h"
-#include "base/str.h"
 #include "daemon/daemon.h"
 #include "loop/listen.h"
 
@@ -21,21 +19,16 @@ static void on_accept(int fd, void *arg)
 static int start(struct daemon_ctx *d, struct err *e)
 {
 	struct self *s = d->self = x_alloc(sizeof(*s));
-	char db[PATH_MAX], url[PATH_MAX + 8], keys[PATH_MAX], root_pub[PATH_MAX];
-	const struct api_conf ac = {
-		.store_url = url, .keys_dir = keys, .root_pub = root_pub, .domain = d->conf.domain,
-		.origins = d->conf.origins,
-	};
-	int r = conf_path(&d->conf, db, CONF_STATE, "control/space.db");
+	struct conf_control cc;
+	const struct api_conf ac = { .store_url = cc.store_url,
+				     .keys_dir = cc.keys,
+				     .root_pub = cc.root_pub,
+				     .domain = d->conf.domain,
+				     .origins = d->conf.origins };
+	int r = conf_control(&d->conf, "api", &cc, e);
 
-	if (r == 0)
-		r = str_format(url, sizeof(url), "sqlite:%s", db);
-	if (r == 0)
-		r = conf_path(&d->conf, keys, CONF_STATE, "keys/api");
-	if (r == 0)
-		r = conf_path(&d->conf, root_pub, CONF_STATE, "keys/root.pub");
 	if (r < 0)
-		return err_errno(e, r, "cannot build the paths of the state folder");
+		return r;
 	s->api = api_new(d->loop, &ac, e);
 	if (!s->api)
 		return e->num;

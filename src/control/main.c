@@ -1,24 +1,17 @@
 /* space-control: its rights. What it does stands in control.h. */
-#include <limits.h>
-#include "base/alloc.h"
-#include "base/str.h"
 #include "control/control.h"
 #include "daemon/daemon.h"
 
 static int start(struct daemon_ctx *d, struct err *e)
 {
-	char db[PATH_MAX], url[PATH_MAX + 8], keys[PATH_MAX], root_pub[PATH_MAX];
-	const struct control_conf cc = { .store_url = url, .keys_dir = keys, .root_pub = root_pub };
-	int r = conf_path(&d->conf, db, CONF_STATE, "control/space.db");
+	struct conf_control paths;
+	const struct control_conf cc = { .store_url = paths.store_url,
+					 .keys_dir = paths.keys,
+					 .root_pub = paths.root_pub };
+	int r = conf_control(&d->conf, "ctl", &paths, e);
 
-	if (r == 0)
-		r = str_format(url, sizeof(url), "sqlite:%s", db);
-	if (r == 0)
-		r = conf_path(&d->conf, keys, CONF_STATE, "keys/ctl");
-	if (r == 0)
-		r = conf_path(&d->conf, root_pub, CONF_STATE, "keys/root.pub");
 	if (r < 0)
-		return err_errno(e, r, "cannot build the paths of the state folder");
+		return r;
 	d->self = control_new(d->loop, &cc, e);
 	return d->self ? 0 : e->num;
 }

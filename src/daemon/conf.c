@@ -366,3 +366,17 @@ int conf_path(const struct conf *c, char dst[PATH_MAX], enum conf_dir dir, const
 	va_end(ap);
 	return k < 0 || (size_t)k >= PATH_MAX - n ? -ENAMETOOLONG : 0;
 }
+
+int conf_control(const struct conf *c, const char *keys, struct conf_control *ret, struct err *e)
+{
+	char db[PATH_MAX];
+	int r = conf_path(c, db, CONF_STATE, "control/space.db");
+
+	if (r == 0)
+		r = str_format(ret->store_url, sizeof(ret->store_url), "sqlite:%s", db);
+	if (r == 0)
+		r = conf_path(c, ret->keys, CONF_STATE, "keys/%s", keys);
+	if (r == 0)
+		r = conf_path(c, ret->root_pub, CONF_STATE, "keys/root.pub");
+	return r < 0 ? err_errno(e, r, "cannot build the paths of the state folder") : 0;
+}

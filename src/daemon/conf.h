@@ -60,4 +60,8 @@ enum conf_dir { CONF_RUN, CONF_STATE, CONF_CACHE, CONF_LIB };
 int conf_path(const struct conf *c, char dst[PATH_MAX], enum conf_dir dir, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
+/* What a program of the control plane opens in the state folder; `keys` is its own folder there. */
+struct conf_control { char store_url[PATH_MAX + 8], keys[PATH_MAX], root_pub[PATH_MAX]; };
+int conf_control(const struct conf *c, const char *keys, struct conf_control *ret, struct err *e);
+
 #endif

@@ -187,6 +187,11 @@ static void test_path(void **state)
 	assert_string_equal(p, "/run/space/default/nm.sock");
 	assert_int_equal(conf_path(&good, p, CONF_STATE, "x"), 0);
 	assert_string_equal(p, "/var/lib/space/default/x");
+	struct conf_control cc;
+	assert_int_equal(conf_control(&good, "api", &cc, NULL), 0);
+	assert_string_equal(cc.store_url, "sqlite:/var/lib/space/default/control/space.db");
+	assert_string_equal(cc.keys, "/var/lib/space/default/keys/api");
+	assert_string_equal(cc.root_pub, "/var/lib/space/default/keys/root.pub");
 	memset(big, 'x', sizeof(big) - 1);
 	big[sizeof(big) - 1] = '\0';
 	assert_int_equal(conf_path(&good, p, CONF_LIB, "%s", big), -ENAMETOOLONG);
