@@ -8,18 +8,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "spaced-guest/fstypes.h"
 #include "spaced-guest/gunzip.h"
 #include "spaced-guest/negotiate.h"
 #include "spaced-guest/paths.h"
@@ -175,30 +174,15 @@ static void disposition(char dst[DISPOSITION_MAX], const char *path)
 		str_format(dst, DISPOSITION_MAX, "inline; filename*=UTF-8''%s", pct);
 }
 
-/* File systems whose files are made as they are read: what stat tells as their size is no size. */
-static bool is_made_up(int fd)
-{
-	static const unsigned magics[] = { PROC_SUPER_MAGIC,    SYSFS_MAGIC,     CGROUP_SUPER_MAGIC,
-					   CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC,   TRACEFS_MAGIC,
-					   SECURITYFS_MAGIC,    EFIVARFS_MAGIC,  PSTOREFS_MAGIC,
-					   BINFMTFS_MAGIC,      BPF_FS_MAGIC };
-	struct statfs fs;
-
-	if (fstatfs(fd, &fs) < 0)
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(magics); i++)
-		if ((unsigned)fs.f_type == magics[i])
-			return true;
-	return false;
-}
-
 static void look(struct answer *w, int fd, const struct stat *st, const char *path)
 {
+	struct statfs fs;
+	bool made_up = fstatfs(fd, &fs) == 0 && fs_is_made_up(&fs);
 	char first;
 	bool settled = clock_wall_ms() / 1000 - st->st_mtim.tv_sec >= SETTLED_S;
 
 	w->size = (uint64_t)st->st_size;
-	w->sized = !is_made_up(fd) && (w->size > 0 || pread(fd, &first, 1, 0) != 1);
+	w->sized = !made_up && (w->size > 0 || pread(fd, &first, 1, 0) != 1);
 	w->v.mtime_s = st->st_mtim.tv_sec;
 	if (w->sized)
 		str_format(w->v.etag, sizeof(w->v.etag), "%s\"%llx-%llx-%llx\"",

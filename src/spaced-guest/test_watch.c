@@ -1,4 +1,5 @@
 /* The real agent: watches, as streams and polled. argv[1] = the agent. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -14,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/str.h"
 #include "spaced-guest/test_host.h"
 
@@ -447,6 +450,64 @@ static void test_refused(void **state)
 	call_free(&host, c);
 }
 
+/* How many folders the agent watches now. */
+static unsigned watched(void)
+{
+	char path[300];
+	struct dirent *de;
+	unsigned n = 0;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo", (int)host.pid);
+	d = opendir(path);
+	assert_non_null(d);
+	while ((de = readdir(d))) {
+		autofree char *text = NULL;
+
+		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%s", (int)host.pid, de->d_name);
+		if (fd_read_file(AT_FDCWD, path, 1 << 20, &text, NULL) < 0)
+			continue;
+		for (const char *p = text; (p = strstr(p, "inotify wd:")); p++)
+			n++;
+	}
+	closedir(d);
+	return n;
+}
+
+/* When a client has left, its watch goes, too. */
+static void await_none_watched(void)
+{
+	int64_t until = clock_mono_ms() + WAIT_MS;
+
+	while (watched() && clock_mono_ms() < until)
+		host_turn(&host, 20);
+	assert_int_equal(watched(), 0);
+}
+
+/* A watch of "/" does not go into /proc. */
+static void test_left_out(void **state)
+{
+	struct call *c;
+
+	if (getuid() != 0)
+		skip();
+	fresh("left");
+	assert_int_equal(mkdir(at("left/proc"), 0755), 0);
+	assert_int_equal(mkdir(at("left/other"), 0755), 0);
+	if (mount("proc", at("left/proc"), "proc", 0, NULL) < 0)
+		skip();
+	await_none_watched();
+	c = watch("left", ",\"recursive\":true", NULL);
+	await_start(c);
+	assert_int_equal(watched(), 2);
+	make(at("left/other/f"), "");
+	await(c, "CREATE other/f");
+	forget();
+	call_free(&host, c);
+	umount2(at("left/proc"), MNT_DETACH);
+	await_none_watched();
+}
+
 /* The folder goes away; the time is over; nothing happens for a while. */
 static void test_ends(void **state)
 {
@@ -609,7 +670,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_one_folder), cmocka_unit_test(test_names),
 		cmocka_unit_test(test_recursive),  cmocka_unit_test(test_2000_files),
 		cmocka_unit_test(test_upload),	   cmocka_unit_test(test_entries),
-		cmocka_unit_test(test_refused),	   cmocka_unit_test(test_ends),
+		cmocka_unit_test(test_refused),	   cmocka_unit_test(test_left_out),
+		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_polled),	   cmocka_unit_test(test_overflow),
 		cmocka_unit_test(test_limits),
 	};

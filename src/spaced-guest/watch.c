@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,6 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,6 +19,7 @@
 #include "base/str.h"
 #include "spaced-guest/entry.h"
 #include "spaced-guest/files.h"
+#include "spaced-guest/fstypes.h"
 #include "spaced-guest/paths.h"
 #include "spaced-guest/text.h"
 #include "spaced-guest/watch_tree.h"
@@ -256,6 +255,17 @@ static bool is_passed_over(int num)
 	       num == ENAMETOOLONG;
 }
 
+/* /proc below a watch of "/", and the like: of no use, and endless. */
+static bool is_left_out(const struct watch *w, const char *path)
+{
+	struct statx sx;
+	struct statfs fs;
+
+	return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, 0, &sx) == 0 &&
+	       (sx.stx_attributes & STATX_ATTR_MOUNT_ROOT) && statfs(path, &fs) == 0 &&
+	       (fs_is_made_up(&fs) || (!w->o.network && fs_is_network(&fs)));
+}
+
 /* A folder below, which is to be read then; as the user. */
 static void add_dir(struct watch *w, struct wdir *parent, const char *name)
 {
@@ -267,6 +277,8 @@ static void add_dir(struct watch *w, struct wdir *parent, const char *name)
 		end_limit(w, "a folder is too deep to be watched");
 		return;
 	}
+	if (is_left_out(w, path))
+		return;
 	wd = inotify_add_watch(w->in.fd, path, MASK | IN_DONT_FOLLOW);
 	if (wd < 0 && is_passed_over(errno))
 		return;
@@ -597,23 +609,9 @@ void watches_free(struct watches *ws)
 	free(ws);
 }
 
-static bool is_network(const char *path)
-{
-	static const unsigned magics[] = { NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, SMB2_SUPER_MAGIC,
-					   CIFS_SUPER_MAGIC, FUSE_SUPER_MAGIC, V9FS_MAGIC,
-					   CEPH_SUPER_MAGIC, AFS_SUPER_MAGIC, CODA_SUPER_MAGIC };
-	struct statfs fs;
-
-	if (statfs(path, &fs) < 0)
-		return false;
-	for (size_t i = 0; i < ARRAY_LEN(magics); i++)
-		if ((unsigned)fs.f_type == magics[i])
-			return true;
-	return false;
-}
-
 static int add_root(struct watch *w, struct err *e)
 {
+	struct statfs fs;
 	struct stat st;
 	int wd;
 
@@ -621,7 +619,7 @@ static int add_root(struct watch *w, struct err *e)
 		return err_set(e, -errno, "path '%s': %s", w->path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return err_set(e, -ENOTDIR, "path is not a directory: %s", w->path);
-	if (!w->o.network && is_network(w->path))
+	if (!w->o.network && statfs(w->path, &fs) == 0 && fs_is_network(&fs))
 		return err_set(e, -EINVAL,
 			       "'%s' is on a network file system, whose changes may not be seen; "
 			       "allow network mounts to watch it nevertheless",
