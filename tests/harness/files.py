@@ -52,8 +52,8 @@ class Files:
         conn.close()
         return r.status, data
 
-    def sh(self, script, user=None):
-        out, code = connect.run(self.node, self.sandbox, script, user=user)
+    def sh(self, script, user=None, timeout=60):
+        out, code = connect.run(self.node, self.sandbox, script, user=user, timeout=timeout)
         if code:
             raise AssertionError(f"exit code {code}: {script}\n{out}")
         return out
