@@ -56,7 +56,7 @@ class Commands(unittest.TestCase):
         self.assertIsNotNone(bridge)
         s.close()
         # With no reader the output is read and dropped: the command ends by itself.
-        node.wait_for("the command ends", lambda: not self.run_sh("pgrep -x head")[0].strip(), 30)
+        node.wait_for("the command ends", lambda: not self.run_sh("pgrep -x head")[0].strip(), 120)
 
     def is_blocked(self, name):
         out, _ = self.run_sh(f"p=$(pgrep -x {name}) && cat /proc/$p/wchan; cat /proc/$p/io | grep ^wchar")
@@ -132,7 +132,7 @@ class Commands(unittest.TestCase):
                   "        if os.fork() == 0: os._exit(0)\n"
                   "        os._exit(0)\n"
                   "    os.waitpid(p, 0)\n")
-        s = connect.start(self.node, self.box, "python3", "-c", script, stdin=False)
+        s = connect.start(self.node, self.box, "python3", "-c", script, stdin=False, timeout=240)
         _, err, end = s.collect()
         self.assertEqual(end.get("exitCode", 0), 0, err)
         node.wait_for("no zombie", lambda: self.run_sh("ps -eo stat | grep -c ^Z")[0].strip() == "0")
