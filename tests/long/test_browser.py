@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from harness import node
+from harness import node, results
 from harness.browser import CTRL, SHIFT, Browser
 
 FLOOD = 50_000_000
@@ -167,6 +167,9 @@ class InBrowser(unittest.TestCase):
         self.assertLess(p.heap() - heap, 8 << 20)
         p.run("echo alive-$((3+4))", "alive-7")
         self.clean()
+        results.record("50 MB through a terminal's page (tests/long/test_browser.py)", "it ended, and typing goes on",
+                       [f"{d} grew by {(most[d] - before[d]) >> 10} KiB at most" for d in daemons] +
+                       [f"the page's heap grew by {(max(heaps) - heap) >> 10} KiB at most, {(p.heap() - heap) >> 10} KiB after it"])
 
     def test_text_that_means_harm(self):
         p = self.open()
