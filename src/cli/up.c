@@ -612,7 +612,7 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		  &s.uid_base, false },
 		{ "--max-sandboxes", "N", "at once (default: 64)", &s.max, false },
 		{ "--allow-origin", "ORIGINS",
-		  "whose web pages may open terminals too, like \"https://a.example https://b.example\"",
+		  "pages that may open terminals: \"https://a.example https://b.example\"",
 		  &s.origins, false },
 		{ "--no-demo", NULL, "without the first sandbox", &s.no_demo, false },
 		{ 0 },
