@@ -14,6 +14,7 @@ BLOCK = 1 << 20
 GROWTH_KIB = 8192
 ROUNDS = 3
 SEEDS = 8
+STEPS = 500
 
 # Makes, writes, moves and removes files and folders in the current folder.
 CHURN = r"""
@@ -216,7 +217,7 @@ class FilesLong(unittest.TestCase):
         for seed in range(SEEDS):
             self.f.sh("rm -rf churn; mkdir churn")
             s = files.Watch(self.f, "churn", recursive=True, timeout=600)
-            self.f.sh(f"cd churn && python3 -c '{CHURN}' {seed} 500 && touch end", timeout=600)
+            self.f.sh(f"cd churn && python3 -c '{CHURN}' {seed} {STEPS} && touch end", timeout=600)
             # What is read from a folder comes after the mark that was made later; a second one waits for it.
             events = s.events(lambda *e: e == ("CREATE", "end"))
             self.f.sh("touch churn/end2")
