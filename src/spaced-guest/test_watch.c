@@ -357,6 +357,108 @@ static void test_2000_files(void **state)
 	call_free(&host, c);
 }
 
+/* Makes, moves and removes at random; a tree with folders that come and go. */
+static const char churn[] =
+	"import os, random, shutil, sys\n"
+	"rnd, dirs = random.Random(int(sys.argv[1])), ['.']\n"
+	"for i in range(1500):\n"
+	"    d = rnd.choice(dirs)\n"
+	"    if not os.path.isdir(d):\n"
+	"        dirs.remove(d)\n"
+	"        continue\n"
+	"    what, names = rnd.random(), os.listdir(d)\n"
+	"    if what < .45:\n"
+	"        open(f'{d}/f{i}', 'w').close()\n"
+	"    elif what < .6:\n"
+	"        os.makedirs(f'{d}/d{i}/e/f')\n"
+	"        open(f'{d}/d{i}/e/f/g', 'w').close()\n"
+	"        dirs += [f'{d}/d{i}', f'{d}/d{i}/e']\n"
+	"    elif what < .85 and names:\n"
+	"        to = f'{rnd.choice(dirs)}/m{i}'\n"
+	"        try:\n"
+	"            os.rename(f'{d}/{rnd.choice(names)}', to)\n"
+	"            dirs += [to] if os.path.isdir(to) else []\n"
+	"        except OSError:\n"
+	"            pass\n"
+	"    elif names:\n"
+	"        path = f'{d}/{rnd.choice(names)}'\n"
+	"        shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)\n";
+
+/* What is there when the events are believed: a folder that goes takes all below with it. */
+static char *there[EVENTS_MAX];
+static size_t n_there;
+
+static void believe(const char *event)
+{
+	const char *name = strchr(event, ' ') + 1;
+	size_t len = strlen(name), kept = 0;
+
+	if (!str_starts(event, "WRITE") && !str_starts(event, "CHMOD")) {
+		for (size_t i = 0; i < n_there; i++) {
+			bool below = strncmp(there[i], name, len) == 0 &&
+				     (there[i][len] == '/' || there[i][len] == '\0');
+
+			if (below && (there[i][len] == '\0' || !str_starts(event, "CREATE")))
+				free(there[i]);
+			else
+				there[kept++] = there[i];
+		}
+		n_there = kept;
+		if (str_starts(event, "CREATE"))
+			there[n_there++] = x_strdup(name);
+	}
+}
+
+static size_t n_found;
+static size_t root_len;
+
+static int find_one(const char *path, const struct stat *st, int type, struct FTW *w)
+{
+	if (strlen(path) <= root_len)
+		return 0;
+	n_found++;
+	for (size_t i = 0; i < n_there; i++)
+		if (str_eq(there[i], path + root_len + 1))
+			return 0;
+	print_message("'%s' was not told\n", path);
+	return 1;
+}
+
+/* Whoever believes the events of a tree that changes at random knows what is in it. */
+static void test_churn(void **state)
+{
+	char cmd[512];
+	struct call *c;
+	struct result r;
+
+	make(at("churn.py"), churn);
+	for (int seed = 0; seed < 4; seed++) {
+		fresh("churn");
+		c = watch("churn", ",\"recursive\":true", NULL);
+		await_start(c);
+		snprintf(cmd, sizeof(cmd), "cd %s/churn && python3 ../churn.py %d", dir, seed);
+		run_wait(&host, cmd, NULL, &r);
+		assert_int_equal(r.code, 0);
+		await_mark(c, "churn");
+		/* What is read of a new folder comes behind a mark that was there before. */
+		make(at("churn/last"), "");
+		await(c, "CREATE last");
+		for (size_t i = 0; i < n_told; i++)
+			believe(told[i]);
+		for (size_t i = 0; i < n_there; i++)
+			if (str_eq(there[i], MARK))
+				believe("REMOVE " MARK);
+		root_len = strlen(at("churn"));
+		n_found = 0;
+		if (nftw(at("churn"), find_one, 16, FTW_PHYS) != 0 || n_found != n_there)
+			fail_msg("seed %d: %zu files, %zu told", seed, n_found, n_there);
+		while (n_there)
+			free(there[--n_there]);
+		forget();
+		call_free(&host, c);
+	}
+}
+
 /* An upload is told as the writing of its target; its temporary file is not. */
 static void test_upload(void **state)
 {
@@ -669,7 +771,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_one_folder), cmocka_unit_test(test_names),
 		cmocka_unit_test(test_recursive),  cmocka_unit_test(test_2000_files),
-		cmocka_unit_test(test_upload),	   cmocka_unit_test(test_entries),
+		cmocka_unit_test(test_churn),	   cmocka_unit_test(test_upload),
+		cmocka_unit_test(test_entries),
 		cmocka_unit_test(test_refused),	   cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_polled),	   cmocka_unit_test(test_overflow),
