@@ -39,11 +39,11 @@ class Fuzz(unittest.TestCase):
         self.assertEqual(self.node.api("GET", "/v1/sandboxes", key=key).json(), [])
 
     def test_sequences_with_sandboxes(self):
-        """The tester makes sandboxes, learns their IDs and goes on with them; each state and each refusal is as documented."""
+        """The tester learns IDs from answers and goes on with them: what is there is stopped, started, paused, deleted; all as documented."""
         key = self.node.new_key("sequences")
         made = self.node.api("POST", "/v1/sandboxes", {"template": "base", "timeoutSeconds": 3600}, key=key)
         self.assertEqual(made.status, 201, made.body)
-        report = openapi.fuzz(self.node, key, "--phases", "stateful", "--max-examples", "8", "--seed", self.seed(), config=WITH_SANDBOXES, timeout=3000)
+        report = openapi.fuzz(self.node, key, "--phases", "coverage,stateful", "--max-examples", "12", "--seed", self.seed(), config=WITH_SANDBOXES, timeout=3000)
         print(report[report.index("Test cases:"):].strip(), flush=True)
         codes = set()
         for line in self.node.log("space-api").splitlines():
