@@ -152,9 +152,9 @@ class Page:
         self.shows(want, seconds)
         self.prompt()
 
-    def prompt(self):
+    def prompt(self, seconds=60):
         """Nothing is typed ahead of a prompt: bash may take it for something else while it changes the terminal's mode."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + seconds
         while not (self.screen() or "").rstrip().endswith("$"):
             if time.monotonic() > end:
                 raise AssertionError(f"no prompt; the page shows\n{self.screen()}")

@@ -59,15 +59,14 @@ class InBrowser(unittest.TestCase):
                          "rgb(10, 200, 30)")
         p.run("echo häuser-☃-$((40+2))", "häuser-☃-42")
         p.type("sleep 1000; echo not-$((1+1))")
-        p.shows("sleep 1000")
+        p.shows("echo not-$((1+1))")
         for _ in range(20):                     # until bash has begun the sleep and is interrupted
             p.key("c", CTRL)
             try:
-                p.shows("^C", 2)
+                p.prompt(2)
                 break
             except AssertionError:
                 pass
-        p.prompt()
         p.run("echo after-$((2+2))", "after-4")
         self.assertNotIn("not-2", p.screen())
         self.assertEqual(p.eval("[localStorage.length, document.cookie, location.href.includes('e2b_')]"), [0, "", False])
@@ -77,6 +76,7 @@ class InBrowser(unittest.TestCase):
 
     def test_another_size(self):
         p = self.open()
+        p.eval("window.rows = document.querySelectorAll('.xterm-rows > div').length")
         for width, height in ((700, 400), (1400, 900), (500, 300)):
             p.window(width, height)
             rows = p.wait("(() => { const n = document.querySelectorAll('.xterm-rows > div').length; return n !== window.rows && (window.rows = n); })()",
