@@ -147,6 +147,7 @@ int ipc_sync_open(const char *path, uid_t server_uid /* (uid_t)-1 = any */, stru
 		  struct err *e);
 int ipc_sync_open_fd(int fd, struct ipc_sync **ret);                      /* owns fd */
 void ipc_sync_close(struct ipc_sync *c);
+bool ipc_sync_broken(const struct ipc_sync *c);          /* the last call failed with the connection, not by the peer's word */
 /*
  * While a call waits, fn is called whenever fd is readable; it reads. Negative: the call ends with
  * that, and with fn's err.

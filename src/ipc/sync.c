@@ -89,6 +89,11 @@ void ipc_sync_close(struct ipc_sync *c)
 	free(c);
 }
 
+bool ipc_sync_broken(const struct ipc_sync *c)
+{
+	return c->fd < 0;
+}
+
 static int sync_break(struct ipc_sync *c, struct err *e, int num, const char *why)
 {
 	fd_close(TAKE_FD(c->fd));

@@ -174,6 +174,15 @@ static int adopt_resident(struct job *j, struct err *e)
 	return r < 0 ? r : exec_announce(j, e);
 }
 
+static void adopt_seen_in_loop(void *arg)
+{
+	struct job *j = arg;
+	struct box *b = box_find(j->s, j->rec.id.sandbox);
+
+	/* no_box: not by an earlier pass */
+	j->no_box = !b || !b->vm || b->rec.id.generation != j->rec.id.generation;
+}
+
 static int adopt_crashed(struct job *j, const char *why, struct err *e)
 {
 	char reason[RECORD_REASON_MAX];
@@ -218,12 +227,22 @@ static int adopt_one(struct job *j, const struct record *rec, struct adopt_list 
 		return adopt_unfinished(j, e);
 	if (!life_resident(rec->state))
 		return job_commit(j, e);
+	r = sbx_in_loop(j->s, adopt_seen_in_loop, j);
+	if (r < 0 || !j->no_box)
+		return r;
+	j->no_box = j->nm_away = false;
 	r = x ? adopt_resident(j, &why)
 	      : err_set(&why, -ESRCH, "the node has no such execution any more");
 	if (r == 0) {
 		log_info("adopted", F_STR("sandbox", rec->id.sandbox),
 			 F_UINT("generation", rec->id.generation));
 		return 0;
+	}
+	if (j->nm_away) {
+		/* That says nothing about the sandbox: the next pass finds out. */
+		vmm_close(TAKE(j->vm));
+		*e = why;
+		return r;
 	}
 	log_warn("a sandbox could not be adopted", F_STR("sandbox", rec->id.sandbox),
 		 F_UINT("generation", rec->id.generation), F_ERR(&why));

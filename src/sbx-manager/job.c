@@ -15,7 +15,8 @@
 #include "base/log.h"
 #include "base/str.h"
 
-#define JOB_NM_TRIES 5
+#define JOB_NM_TRIES 5                   /* of one whose child died */
+#define JOB_NM_AWAY_MS 10000             /* it is started again, on a machine with much to do */
 #define JOB_NM_RETRY_US 200000
 #define JOB_NM_CONNECT_MS 2000
 
@@ -126,7 +127,8 @@ int job_start(struct job *j)
 /* What may be asked again at once, because twice is as good as once. */
 static bool job_nm_idempotent(enum nm_op op)
 {
-	return op == NM_DESTROY || op == NM_DISK_DELETE || op == NM_DISK_CREATE;
+	return op == NM_DESTROY || op == NM_DISK_DELETE || op == NM_DISK_CREATE ||
+	       op == NM_LIST || op == NM_VERIFY || op == NM_QMP_OPEN;
 }
 
 /* Its failure is not to be taken for what node-manager itself would say, "not found" above all. */
@@ -152,11 +154,15 @@ static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int 
 	size_t none = 0;
 	int r = job_nm_open(j, e);
 
+	/* It died over it, or is just being started again. */
+	j->nm_away = r < 0;
 	if (r == 0)
 		r = ipc_sync_call(j->nm, &nm_ops[op], j->req_id, req, fds, n_fds, rep, ret_fds,
 				  ret_n_fds ? ret_n_fds : &none, timeout_ms, e);
+	if (j->nm)
+		j->nm_away = ipc_sync_broken(j->nm);
 	/* An answer that comes late would be the answer to the next question. */
-	if (r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EPROTO) {
+	if (j->nm_away || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT || r == -EPROTO) {
 		ipc_sync_close(j->nm);
 		j->nm = NULL;
 	}
@@ -166,18 +172,20 @@ static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int 
 int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep,
 	   int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e)
 {
+	int64_t until = clock_mono_ms() + JOB_NM_AWAY_MS;
+
 	for (int tries = 0;; tries++) {
 		struct err failed = { 0 };
+		bool again;
 		int r = job_nm_once(j, op, req, fds, n_fds, rep, ret_fds, ret_n_fds, timeout_ms,
 				    &failed);
 
 		if (r >= 0)
 			return r;
-		/* It died over it, or its child did: it is soon back, and finds what was done. */
-		if (!job_nm_idempotent(op) || tries >= JOB_NM_TRIES ||
-		    atomic_load(&j->s->leaving) ||
-		    !(r == -ECONNRESET || r == -EPIPE || r == -ECONNREFUSED ||
-		      str_eq(failed.code, "node-failed"))) {
+		/* It is soon back, and finds what was done; its child died: once more. */
+		again = j->nm_away ? clock_mono_ms() < until
+				   : str_eq(failed.code, "node-failed") && tries < JOB_NM_TRIES;
+		if (!job_nm_idempotent(op) || atomic_load(&j->s->leaving) || !again) {
 			if (e)
 				*e = failed;
 			err_wrap(e, "%s", nm_ops[op].name);

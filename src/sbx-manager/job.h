@@ -22,6 +22,7 @@ struct job {
 	json_t *spec, *result;                       /* owned */
 	struct record rec;
 	bool had_record, no_box;
+	bool nm_away;                                /* why the last call to node-manager failed */
 	struct ipc_sync *nm;
 	struct vmm *vm;
 	json_t *ms;                                  /* step -> milliseconds */
