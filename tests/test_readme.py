@@ -77,7 +77,7 @@ class Readme(unittest.TestCase):
         if pid == 0:
             os.chdir(self.dir)
             os.execvpe("bash", ["bash", "-euc", block("", "id=$(space create)")], self.env)
-        seen, said, answers, end = b"", 0, [b"cat work/notes.txt; exit\n", b"exit\n"], time.monotonic() + 120
+        seen, said, answers, end = b"", 0, [b"cat work/notes.txt; exit\n", b"exit\n"], time.monotonic() + 200
         while True:
             if time.monotonic() > end:
                 os.kill(pid, 9)
