@@ -50,7 +50,7 @@ class Commands(unittest.TestCase):
         # The command must come to a halt: wait until the agent has moved nothing for a while.
         node.wait_for("the command waits", lambda: self.is_blocked("head"), 30)
         after = memory.daemons_pss(self.node)
-        for d in before:
+        for d in before if memory.COUNTS else ():
             self.assertLess(after[d] - before[d], 4096, f"{d} grew")
         self.assertLess(self.agent_rss() - guest, 4096)
         self.assertIsNotNone(bridge)
