@@ -6,6 +6,7 @@ from harness import node as harness_node
 
 COUNTS = not os.environ.get("SPACE_TEST_SANITIZED")      # shadow and quarantine grow with every free (docs/sanitizers.md)
 
+
 def pss_kib(pid):
     with open(f"/proc/{pid}/smaps_rollup") as f:
         for line in f:
