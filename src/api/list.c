@@ -110,10 +110,14 @@ static int take_native_states(const char *csv, struct list_query *q, struct err 
 {
 	char name[32];
 	enum life_state state;
+	int count = 0;
 
 	for (const char *p = csv;; p++) {
 		size_t n = strcspn(p, ",");
 
+		if (++count >= LIFE_STATE_COUNT)
+			return err_set(e, -EINVAL,
+				       "The query parameter \"state\" names more states than there are.");
 		str_format(name, sizeof(name), "%.*s", (int)(n < 31 ? n : 31), p);
 		if (life_state_of(name, &state) < 0 || state == LIFE_NONE)
 			return err_set(e, -EINVAL,

@@ -220,6 +220,7 @@ static void problem(struct rig *g, int status, int want, const char *code)
 }
 
 #define NOBODY "/v1/sandboxes/i00000000000000000000"
+#define FIVE ",paused,paused,paused,paused,paused"
 
 static void test_problems(void **state)
 {
@@ -242,6 +243,8 @@ static void test_problems(void **state)
 		{ "GET /v1/sandboxes?limit=0 HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
 		{ "GET /v1/sandboxes?state=running,asleep HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
 		{ "GET /v1/sandboxes?state= HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
+		{ "GET /v1/sandboxes?state=failed" FIVE FIVE FIVE ",failed HTTP/1.1\r\n" H "\r\n",
+		  400, "invalid" },
 		{ "GET /v1/sandboxes?nextToken=x HTTP/1.1\r\n" H "\r\n", 400, "bad-cursor" },
 		{ "GET /v1/sandboxes?nextToken= HTTP/1.1\r\n" H "\r\n", 400, "bad-cursor" },
 		{ "GET /v1/sandboxes?template= HTTP/1.1\r\n" H "\r\n", 400, "invalid" },
