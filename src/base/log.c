@@ -79,6 +79,7 @@ static size_t log_char(struct log_line *l, const char *s)
 {
 	unsigned char c = (unsigned char)*s;
 	size_t n = log_utf8(s);
+	unsigned control;
 	char esc[8];
 
 	if (n == 0)
@@ -88,9 +89,9 @@ static size_t log_char(struct log_line *l, const char *s)
 		esc[1] = (char)c;
 		return log_raw(l, esc, 2) ? 1 : 0;
 	}
-	/* C1 controls too: a terminal that shows a log must not obey it. */
-	if (c < 0x20 || c == 0x7f || (n == 2 && c == 0xc2 && (unsigned char)s[1] < 0xa0)) {
-		str_format(esc, sizeof(esc), "\\u%04x", n == 2 ? (unsigned char)s[1] : c);
+	/* A terminal that shows a log must not obey it. */
+	if (str_control(s, &control) > 0) {
+		str_format(esc, sizeof(esc), "\\u%04x", control);
 		return log_raw(l, esc, 6) ? n : 0;
 	}
 	return log_raw(l, s, n) ? n : 0;

@@ -179,6 +179,26 @@ bool str_utf8_ok(const char *s, size_t n)
 	return true;
 }
 
+size_t str_control(const char *text, unsigned *ret)
+{
+	const unsigned char *p = (const unsigned char *)text;
+
+	*ret = p[0];
+	if ((p[0] && p[0] < 0x20) || p[0] == 0x7f)
+		return 1;
+	if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0) {
+		*ret = p[1];
+		return 2;
+	}
+	if (p[0] != 0xe2 || (p[1] != 0x80 && p[1] != 0x81) || (p[2] & 0xc0) != 0x80)
+		return 0;
+	*ret = 0x2000u | (unsigned)(p[1] & 1) << 6 | (p[2] & 0x3f);
+	return (*ret >= 0x200e && *ret <= 0x200f) || (*ret >= 0x2028 && *ret <= 0x202e) ||
+			       (*ret >= 0x2066 && *ret <= 0x2069)
+		       ? 3
+		       : 0;
+}
+
 void str_hex(char *dst, const void *src, size_t n)
 {
 	const unsigned char *s = src;

@@ -20,6 +20,11 @@ int str_to_u64(const char *s, uint64_t max, uint64_t *ret);         /* decimal d
 int str_to_u64_n(const char *s, size_t n, uint64_t max, uint64_t *ret);
 bool str_is(const char *s, size_t min_len, size_t max_len, const char *alphabet);   /* every byte in alphabet */
 bool str_utf8_ok(const char *s, size_t n);
+/*
+ * The bytes of the character at p that a terminal or an editor would obey: controls (C0, DEL, C1),
+ * separators of lines, marks of direction; *ret: its number. 0: another one. p ends with a 0.
+ */
+size_t str_control(const char *p, unsigned *ret);
 
 void str_hex(char *dst, const void *src, size_t n);                 /* writes 2n + 1 bytes, lower case */
 int str_unhex(void *dst, size_t dst_size, const char *hex);         /* exact length, lower or upper case */

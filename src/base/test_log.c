@@ -87,6 +87,8 @@ static void test_forged(void **state)
 		"\x7f",
 		"\xc2\x9b"
 		"2J",
+		"\xe2\x80\xa8{\"level\"",
+		"\xe2\x80\xae",
 		"\xff\xfe",
 		"\xc3",
 		"\xe2\x82\n",
@@ -107,6 +109,8 @@ static void test_forged(void **state)
 		assert_null(strchr(s, '\r'));
 		assert_null(strchr(s, '\x7f'));
 		assert_null(strstr(s, "\xc2\x9b"));
+		assert_null(strstr(s, "\xe2\x80\xa8"));
+		assert_null(strstr(s, "\xe2\x80\xae"));
 		assert_null(strstr(s, "{\"level\""));
 	}
 	log_info("m", F_STR("v", "a\xff\"\\\x01z\xc3\xa4"));
