@@ -17,6 +17,7 @@
 #define QMP_MESSAGE_MAX 262144       /* the longest seen: 64 KiB of console as base64 */
 #define QMP_DEPTH_MAX 16
 #define QMP_NAME_MAX 64
+#define QMP_STRAYS_MAX 4         /* answers to others, dropped; one more breaks the protocol */
 
 struct qmp;
 

@@ -29,6 +29,7 @@
 	"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 2, \"minor\": 0, \"major\": 10}, \"package\": \"x\"}, " \
 	"\"capabilities\": [\"oob\"]}}\r\n"
 #define NEXT QMP_PEER_NEXT
+#define STRAY "{\"return\": {}, \"id\": 3}\r\n"
 #define OK1 "{\"return\": {}, \"id\": 1}\r\n"
 
 static char seen[256];
@@ -153,11 +154,29 @@ static void test_talkative(void **state)
 	close(fd);
 }
 
+/* Answers to a connection before this one: dropped, before and after our own. */
+static void test_strays(void **state)
+{
+	struct err e = { 0 };
+	struct qmp_peer p;
+	struct qmp *q;
+
+	assert_int_equal(open_script(&p,
+				     GREETING STRAY NEXT STRAY OK1 NEXT
+				     "{\"return\": {}, \"id\": 2}\r\n" STRAY,
+				     true, 1000, &q, &e),
+			 0);
+	assert_int_equal(qmp_call(q, "x", NULL, -1, 1000, NULL, &e), 0);
+	assert_int_equal(qmp_wait(q, 20, &e), -ETIMEDOUT);
+	assert_int_equal(qmp_call(q, "y", NULL, -1, 20, NULL, &e), -ETIMEDOUT);
+	close_script(&p, q);
+}
+
 /* What a VMM in a guest's hands may say: every time -EPROTO, and the connection stays dead. */
 static void test_hostile(void **state)
 {
 	static const char *const bad[] = {
-		"{\"return\": {}, \"id\": 3}\r\n", /* another id */
+		STRAY STRAY STRAY STRAY STRAY, /* another id, once too often */
 		"{\"return\": {}}\r\n",		   /* none */
 		"{\"return\": {}, \"id\": \"2\"}\r\n",
 		"{\"event\": 5}\r\n",
@@ -173,7 +192,8 @@ static void test_hostile(void **state)
 		"{\"return\": 9007199254740993, \"id\": 2}\r\n",
 		"{\"return\": {\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":{\"a\":"
 		"{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}}}}}}}}}}}}}}, \"id\": 2}\r\n",
-		"{\"return\": {}, \"id\": 2}\r\n{\"return\": {}, \"id\": 3}\r\n", /* two answers to one command */
+		/* more answers than commands */
+		"{\"return\": {}, \"id\": 2}\r\n" STRAY STRAY STRAY STRAY STRAY,
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -206,7 +226,7 @@ static void test_greetings(void **state)
 		{ "{\"QMP\": ", false, -ECONNRESET },
 		{ "{\"QMP\": {}}\r\n", true, -EPROTO },
 		{ "{\"return\": {}, \"id\": 0}\r\n", true, -EPROTO },
-		{ GREETING OK1, true, -EPROTO }, /* answered before it was asked */
+		{ GREETING OK1, true, -ETIMEDOUT }, /* answered before it was asked: not ours */
 		{ GREETING NEXT, false, -ECONNRESET },
 		{ GREETING NEXT
 		  "{\"error\": {\"class\": \"GenericError\", \"desc\": \"no\"}, \"id\": 1}\r\n",
@@ -369,7 +389,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_calls),	  cmocka_unit_test(test_descriptor),
-		cmocka_unit_test(test_hostile),	  cmocka_unit_test(test_talkative),
+		cmocka_unit_test(test_hostile),
+		cmocka_unit_test(test_strays),	  cmocka_unit_test(test_talkative),
 		cmocka_unit_test(test_greetings), cmocka_unit_test(test_too_long),
 		cmocka_unit_test(test_flood),	  cmocka_unit_test(test_real),
 	};
