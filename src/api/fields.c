@@ -49,7 +49,7 @@ static int take_timeout(json_t *v, const char *name, struct fields_create *f, st
 	return 0;
 }
 
-static int take_strings(json_t *v, const char *name, json_t **ret, struct err *e)
+int fields_strings(json_t *v, const char *name, json_t **ret, struct err *e)
 {
 	const char *key;
 	json_t *value;
@@ -59,7 +59,7 @@ static int take_strings(json_t *v, const char *name, json_t **ret, struct err *e
 	json_object_foreach(v, key, value)
 		if (!json_is_string(value))
 			return err_set(e, -EINVAL,
-				       "The value of \"%s\" in the field \"%s\" must be a string.",
+				       "The value of \"%.100s\" in the field \"%s\" must be a string.",
 				       key, name);
 	if (json_dumpb(v, NULL, 0, JSON_COMPACT) > FIELDS_MAP_MAX)
 		return err_set(e, -EMSGSIZE, "The field \"%s\" is larger than %d bytes.", name,
@@ -71,12 +71,12 @@ static int take_strings(json_t *v, const char *name, json_t **ret, struct err *e
 
 static int take_metadata(json_t *v, const char *name, struct fields_create *f, struct err *e)
 {
-	return take_strings(v, name, &f->metadata, e);
+	return fields_strings(v, name, &f->metadata, e);
 }
 
-static int take_env(json_t *v, const char *name, struct fields_create *f, struct err *e)
+int fields_env(json_t *v, const char *name, json_t **ret, struct err *e)
 {
-	int r = take_strings(v, name, &f->env, e);
+	int r = fields_strings(v, name, ret, e);
 	const char *key;
 	json_t *value;
 
@@ -85,9 +85,14 @@ static int take_env(json_t *v, const char *name, struct fields_create *f, struct
 	json_object_foreach(v, key, value)
 		if (!*key || strchr(key, '='))
 			return err_set(e, -EINVAL,
-				       "\"%s\" in the field \"%s\" is no name of a variable.", key,
-				       name);
+				       "\"%.100s\" in the field \"%s\" is no name of a variable.",
+				       key, name);
 	return 0;
+}
+
+static int take_env(json_t *v, const char *name, struct fields_create *f, struct err *e)
+{
+	return fields_env(v, name, &f->env, e);
 }
 
 static int take_auto_pause(json_t *v, const char *name, struct fields_create *f, struct err *e)

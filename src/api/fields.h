@@ -29,6 +29,9 @@ struct fields_create {
 int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret,
 		  struct err *e);
 void fields_create_done(struct fields_create *f);
+/* One field, of both interfaces; *ret: a new reference in the place of what was there. */
+int fields_strings(json_t *v, const char *name, json_t **ret, struct err *e);
+int fields_env(json_t *v, const char *name, json_t **ret, struct err *e);
 /* A body that may be absent or {} and has no fields. */
 int fields_none(const char *body, size_t n, struct err *e);
 

@@ -64,44 +64,14 @@ static int take_on_timeout(json_t *v, const char *name, struct v1_body *b, struc
 	return 0;
 }
 
-static int take_strings(json_t *v, const char *name, json_t **ret, struct err *e)
-{
-	const char *key;
-	json_t *value;
-
-	if (!json_is_object(v))
-		return wrong_type(name, "an object of strings", e);
-	json_object_foreach(v, key, value)
-		if (!json_is_string(value))
-			return err_set(e, -EINVAL,
-				       "The value of \"%.100s\" in the field \"%s\" must be a string.",
-				       key, name);
-	if (json_dumpb(v, NULL, 0, JSON_COMPACT) > FIELDS_MAP_MAX)
-		return err_set(e, -EMSGSIZE, "The field \"%s\" is larger than %d bytes.", name,
-			       FIELDS_MAP_MAX);
-	*ret = json_incref(v);
-	return 0;
-}
-
 static int take_metadata(json_t *v, const char *name, struct v1_body *b, struct err *e)
 {
-	return take_strings(v, name, &b->metadata, e);
+	return fields_strings(v, name, &b->metadata, e);
 }
 
 static int take_env(json_t *v, const char *name, struct v1_body *b, struct err *e)
 {
-	int r = take_strings(v, name, &b->env, e);
-	const char *key;
-	json_t *value;
-
-	if (r < 0)
-		return r;
-	json_object_foreach(v, key, value)
-		if (!*key || strchr(key, '='))
-			return err_set(e, -EINVAL,
-				       "\"%.100s\" in the field \"%s\" is no name of a variable.",
-				       key, name);
-	return 0;
+	return fields_env(v, name, &b->env, e);
 }
 
 const struct v1_field v1_nothing[] = { { NULL } };
