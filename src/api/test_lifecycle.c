@@ -240,11 +240,14 @@ static int await(struct rig *g)
 {
 	int64_t until = clock_mono_ms() + WAIT_MS;
 	autofree char *head = NULL;
+	uint64_t status;
 
 	while (buf_len(&g->in) == 0 && clock_mono_ms() < until)
 		rig_turn(g);
 	head = x_strndup(buf_data(&g->in), buf_len(&g->in));
-	return strlen(head) > 12 ? atoi(head + 9) : -1;  /* after "HTTP/1.1 " */
+	if (strlen(head) <= 12 || str_to_u64_n(head + 9, 3, 999, &status) < 0)
+		return -1;               /* after "HTTP/1.1 " */
+	return (int)status;
 }
 
 static struct store_op begin(struct rig *g, const struct box *b, enum life_event kind)

@@ -277,14 +277,15 @@ static void test_checks(void **state)
 static void test_background(void **state)
 {
 	struct result r;
-	int child;
+	uint64_t child;
 
 	run_wait(&host, "(while :; do :; done) > /dev/null 2>&1 & echo $!", NULL, &r);
-	child = atoi(r.out);
+	r.out[strcspn(r.out, "\n")] = '\0';
+	assert_int_equal(str_to_u64(r.out, INT32_MAX, &child), 0);
 	assert_true(child > 1);
 	rest();
 	assert_int_equal(look().commands, 0);
-	assert_int_equal(kill(child, SIGKILL), 0);
+	assert_int_equal(kill((pid_t)child, SIGKILL), 0);
 }
 
 int main(int argc, char **argv)

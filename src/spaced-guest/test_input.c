@@ -539,7 +539,7 @@ static void test_large_list(void **state)
 static void test_closed_output(void **state)
 {
 	struct result r;
-	int child;
+	uint64_t child;
 
 	run_wait(&host, "echo a; exec >&- 2>&-; sleep 0.3; exit 4", NULL, &r);
 	assert_string_equal(r.out, "a\n");
@@ -548,11 +548,12 @@ static void test_closed_output(void **state)
 	/* A daemon as daemons are started; nobody but us knows it any more. */
 	run_wait(&host, "nohup setsid sleep 1000 > /dev/null 2>&1 < /dev/null & echo $!", NULL, &r);
 	assert_int_equal(r.code, 0);
-	child = atoi(r.out);
+	r.out[strcspn(r.out, "\n")] = '\0';
+	assert_int_equal(str_to_u64(r.out, INT32_MAX, &child), 0);
 	assert_true(child > 1);
-	assert_int_equal(kill(child, 0), 0);
-	kill(child, SIGKILL);
-	EVENTUALLY_ON(&host, kill(child, 0) < 0);
+	assert_int_equal(kill((pid_t)child, 0), 0);
+	kill((pid_t)child, SIGKILL);
+	EVENTUALLY_ON(&host, kill((pid_t)child, 0) < 0);
 }
 
 /* The time of a Start goes on when its client has left; a later Connect sees how it ended. */
