@@ -1,5 +1,6 @@
 #include "daemon/conf.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -119,7 +120,60 @@ static bool conf_is_origins(const char *s)
 	return true;
 }
 
-enum conf_kind { CONF_TEXT, CONF_NUMBER, CONF_USERS };
+/* Bits of an address behind its prefix: none may be set. */
+static bool conf_is_network(const uint8_t *addr, size_t n, uint64_t prefix)
+{
+	for (size_t bit = prefix; bit < 8 * n; bit++) {
+		if (addr[bit / 8] & (0x80 >> (bit % 8)))
+			return false;
+	}
+	return true;
+}
+
+static int conf_ip(char dst[CONF_CIDR_MAX], const char *text, bool with_prefix)
+{
+	const char *slash = strchr(text, '/');
+	size_t len = slash ? (size_t)(slash - text) : strlen(text);
+	char host[INET6_ADDRSTRLEN] = "";
+	uint8_t addr[16];
+	int family = memchr(text, ':', len) ? AF_INET6 : AF_INET;
+	size_t n = family == AF_INET ? 4 : 16;
+	uint64_t prefix = 0;
+
+	if (!slash != !with_prefix || len >= sizeof(host))
+		return -EINVAL;
+	memcpy(host, text, len);
+	if (inet_pton(family, host, addr) != 1 || !inet_ntop(family, addr, host, sizeof(host)))
+		return -EINVAL;
+	if (!with_prefix)
+		return str_copy(dst, CONF_CIDR_MAX, host);
+	if (str_to_u64(slash + 1, 8 * n, &prefix) < 0 || !conf_is_network(addr, n, prefix))
+		return -EINVAL;
+	return str_format(dst, CONF_CIDR_MAX, "%s/%u", host, (unsigned)prefix);
+}
+
+int conf_cidr(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, true); }
+int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, false); }
+
+/* The lists of the object `network`. */
+static const struct conf_list {
+	const char *name;
+	size_t offset, max;
+	int (*form)(char dst[CONF_CIDR_MAX], const char *text);
+	const char *what;
+} conf_lists[] = {
+	{ "allow", offsetof(struct conf_network, allow), CONF_NET_ALLOW_MAX, conf_cidr,
+	  "a range like 10.1.0.0/16 or fd00:1::/32, without bits behind its prefix" },
+	{ "nameservers", offsetof(struct conf_network, nameservers), CONF_NAMESERVERS_MAX,
+	  conf_ip_address, "a numeric address" },
+};
+
+static char *conf_list_at(const struct conf_network *n, const struct conf_list *l, size_t i)
+{
+	return (char *)n + l->offset + i * CONF_CIDR_MAX;
+}
+
+enum conf_kind { CONF_TEXT, CONF_NUMBER, CONF_USERS, CONF_NETWORK };
 
 /* All fields, all required but those that say so. */
 static const struct conf_field {
@@ -157,6 +211,8 @@ static const struct conf_field {
 	  sizeof(((struct conf *)0)->origins), conf_is_origins,
 	  "origins like https://host:port, separated by one blank", true },
 	CONF_ROW(max_sandboxes, CONF_NUMBER, NULL, NULL),
+	{ "network", CONF_NETWORK, offsetof(struct conf, network), sizeof(struct conf_network),
+	  NULL, NULL, true },
 #undef CONF_ROW
 };
 
@@ -186,8 +242,36 @@ static int conf_check_ids(const struct conf *c, struct err *e)
 	return 0;
 }
 
+/* In the form that conf_load gives, without gaps. */
+static int conf_check_network(const struct conf_network *n, struct err *e)
+{
+	for (size_t k = 0; k < ARRAY_LEN(conf_lists); k++) {
+		const struct conf_list *l = &conf_lists[k];
+		bool end = false;
+
+		for (size_t i = 0; i < l->max; i++) {
+			const char *s = conf_list_at(n, l, i);
+			char again[CONF_CIDR_MAX];
+
+			if (!s[0]) {
+				end = true;
+				continue;
+			}
+			if (end || strnlen(s, CONF_CIDR_MAX) == CONF_CIDR_MAX ||
+			    l->form(again, s) < 0 || !str_eq(again, s))
+				return err_set(e, -EINVAL, "network.%s must have %s", l->name,
+					       l->what);
+		}
+	}
+	return 0;
+}
+
 int conf_check(const struct conf *c, struct err *e)
 {
+	int r = conf_check_network(&c->network, e);
+
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
 		const struct conf_field *f = &conf_fields[i];
 		const char *s = (const char *)c + f->offset;
@@ -205,6 +289,49 @@ static int conf_get_number(const json_t *v, const char *name, uint32_t *ret, str
 	if (!json_is_integer(v) || n < 0 || n > UINT32_MAX)
 		return err_set(e, -EINVAL, "%s must be a number from 0 to 4294967295", name);
 	*ret = (uint32_t)n;
+	return 0;
+}
+
+static int conf_get_list(json_t *v, const struct conf_list *l, struct conf_network *ret,
+			 struct err *e)
+{
+	size_t i;
+	json_t *item;
+
+	if (v && !json_is_array(v))
+		return err_set(e, -EINVAL, "network.%s must be a list", l->name);
+	if (json_array_size(v) > l->max)
+		return err_set(e, -E2BIG, "network.%s has more than %zu entries", l->name, l->max);
+	json_array_foreach(v, i, item) {
+		if (!json_is_string(item) ||
+		    json_string_length(item) != strlen(json_string_value(item)) ||
+		    l->form(conf_list_at(ret, l, i), json_string_value(item)) < 0)
+			return err_set(e, -EINVAL, "network.%s must have %s", l->name, l->what);
+	}
+	return 0;
+}
+
+static int conf_get_network(json_t *v, struct conf_network *ret, struct err *e)
+{
+	const char *key;
+	json_t *list;
+
+	if (!json_is_object(v))
+		return err_set(e, -EINVAL, "network must be an object");
+	json_object_foreach(v, key, list) {
+		const struct conf_list *l = NULL;
+		int r;
+
+		for (size_t i = 0; i < ARRAY_LEN(conf_lists); i++) {
+			if (str_eq(key, conf_lists[i].name))
+				l = &conf_lists[i];
+		}
+		if (!l)
+			return err_set(e, -EINVAL, "\"network.%s\" is not a field", key);
+		r = conf_get_list(list, l, ret, e);
+		if (r < 0)
+			return r;
+	}
 	return 0;
 }
 
@@ -234,6 +361,8 @@ static int conf_get(json_t *v, const struct conf_field *f, struct conf *ret, str
 		return err_set(e, -EINVAL, "%s is missing", f->name);
 	if (f->kind == CONF_USERS)
 		return conf_get_users(v, ret, e);
+	if (f->kind == CONF_NETWORK)
+		return conf_get_network(v, &ret->network, e);
 	if (f->kind == CONF_NUMBER)
 		return conf_get_number(v, f->name, (uint32_t *)dst, e);
 	if (!json_is_string(v) || json_string_length(v) != strlen(json_string_value(v)))
@@ -321,6 +450,22 @@ static json_t *conf_users_json(const struct conf *c)
 	return users;
 }
 
+static json_t *conf_network_json(const struct conf *c)
+{
+	json_t *o = json_object();
+
+	for (size_t k = 0; k < ARRAY_LEN(conf_lists); k++) {
+		const struct conf_list *l = &conf_lists[k];
+		json_t *list = json_array();
+
+		for (size_t i = 0; i < l->max && conf_list_at(&c->network, l, i)[0]; i++)
+			json_array_append_new(list,
+					      json_string(conf_list_at(&c->network, l, i)));
+		json_object_set_new(o, l->name, list);
+	}
+	return o;
+}
+
 int conf_write(const char *path, const struct conf *c, struct err *e)
 {
 	__attribute__((cleanup(conf_auto_decref))) json_t *root = NULL;
@@ -333,9 +478,10 @@ int conf_write(const char *path, const struct conf *c, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
 		const struct conf_field *f = &conf_fields[i];
 		const char *src = (const char *)c + f->offset;
-		json_t *v = f->kind == CONF_USERS    ? conf_users_json(c) :
-			    f->kind == CONF_NUMBER ? json_integer(*(const uint32_t *)src) :
-						     json_string(src);
+		json_t *v = f->kind == CONF_USERS     ? conf_users_json(c) :
+			    f->kind == CONF_NETWORK ? conf_network_json(c) :
+			    f->kind == CONF_NUMBER  ? json_integer(*(const uint32_t *)src) :
+						      json_string(src);
 
 		json_object_set_new(root, f->name, v);
 	}

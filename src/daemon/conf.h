@@ -8,7 +8,11 @@
  *	  "users": { "space-api": 991, ... },          (names to numeric uid = gid)
  *	  "vmm": "/var/cache/space/vmm/DIGEST", "worker": "uuid", "accel": "auto",
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
- *	  "origins": "https://console.example", "max_sandboxes": 64 }
+ *	  "origins": "https://console.example", "max_sandboxes": 64,
+ *	  "network": { "allow": ["10.1.0.0/16"], "nameservers": ["192.0.2.53"] } }
+ *
+ * `network` (may be missing) is for the sandboxes' gateways: ranges that the operator opens
+ * although the platform's floor closes them, and where names are asked for.
  *
  * Instance names: ^[a-z][a-z0-9]{0,11}$ (they become part of interface names: IFNAMSIZ).
  */
@@ -26,6 +30,16 @@
 enum conf_user { CONF_USER_API, CONF_USER_CTL, CONF_USER_NODE, CONF_USER_SBX, CONF_USER_COUNT };   /* space-api space-ctl space-node space-sbx */
 extern const char *const conf_user_names[CONF_USER_COUNT];
 
+#define CONF_NET_ALLOW_MAX 16
+#define CONF_NAMESERVERS_MAX 3       /* as resolv.conf(5) */
+#define CONF_CIDR_MAX 50             /* an IPv6 address, "/128" and the final NUL */
+
+/* Numeric, in inet_ntop(3)'s form. Lists end with "" when they are not full. */
+struct conf_network {
+	char allow[CONF_NET_ALLOW_MAX][CONF_CIDR_MAX];          /* "10.1.0.0/16", "fd00:1::/32" */
+	char nameservers[CONF_NAMESERVERS_MAX][CONF_CIDR_MAX];  /* addresses without port: 53 */
+};
+
 struct conf {
 	char instance[CONF_INSTANCE_MAX + 1];
 	char state_dir[CONF_PATH_MAX], run_dir[CONF_PATH_MAX], cache_dir[CONF_PATH_MAX],
@@ -39,6 +53,7 @@ struct conf {
 	char domain[128];
 	char origins[512];               /* whose pages may open terminals, beside our own; separated by blanks; may be "" or missing */
 	uint32_t max_sandboxes;
+	struct conf_network network;
 	/*
 	 * The files that the base template is made of (written by `space up`; node-manager reads
 	 * them).
@@ -51,6 +66,10 @@ struct conf {
 int conf_load(const char *path, struct conf *ret, struct err *e);      /* must be owned by root, not writable by others */
 int conf_write(const char *path, const struct conf *c, struct err *e);
 int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
+
+/* Text of a range or an address -> inet_ntop(3)'s form. -EINVAL; a range with host bits is one. */
+int conf_cidr(char dst[CONF_CIDR_MAX], const char *text);
+int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text);
 
 /*
  * Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock").

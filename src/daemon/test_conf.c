@@ -39,6 +39,8 @@ static const struct conf good = {
 	.domain = "localhost:4983",
 	.origins = "https://a.example http://b.example:8080",
 	.max_sandboxes = 64,
+	.network = { .allow = { "10.1.0.0/16", "fd00:1::/32" },
+		     .nameservers = { "127.0.0.53", "2001:db8::53" } },
 };
 
 static int setup(void **state)
@@ -142,6 +144,18 @@ static void test_strict(void **state)
 		{ "https://a.example", "https://a.example/", "origins must be" },
 		{ "https://a.example", "https://a.example ", "origins must be" },
 		{ "http://b.example:8080", "*", "origins must be" },
+		{ "10.1.0.0/16", "10.1.0.1/16", "network.allow must have" },
+		{ "10.1.0.0/16", "10.1.0.0", "network.allow must have" },
+		{ "10.1.0.0/16", "10.1.0.0/33", "network.allow must have" },
+		{ "10.1.0.0/16", "10.1/16", "network.allow must have" },
+		{ "fd00:1::/32", "fd00:1::1/32", "network.allow must have" },
+		{ "fd00:1::/32", "fd00:1::/129", "network.allow must have" },
+		{ "\"10.1.0.0/16\"", "1", "network.allow must have" },
+		{ "127.0.0.53", "fe80::1%lo", "network.nameservers must have" },
+		{ "127.0.0.53", "dns.example", "network.nameservers must have" },
+		{ "127.0.0.53", "1.1.1.1\", \"1.1.1.1\", \"1.1.1.1", "more than 3" },
+		{ "\"allow\"", "\"allowed\"", "network.allowed" },
+		{ "\"network\": {", "\"network\": [], \"x\": {", "\"x\" is not" },
 		{ "{", "[{", "not JSON" },
 		{ "}\n}", "}\n} x", "not JSON" },
 	};
@@ -167,6 +181,28 @@ static void test_strict(void **state)
 	}
 	assert_true(load_text("", &e) < 0);
 	assert_true(load_text("[]", &e) < 0);
+}
+
+static void test_network(void **state)
+{
+	char text[CONF_CIDR_MAX];
+	struct conf c = good;
+	struct err e = { 0 };
+
+	assert_int_equal(conf_cidr(text, "FD00:0001::/32"), 0);
+	assert_string_equal(text, "fd00:1::/32");
+	assert_int_equal(conf_cidr(text, "0.0.0.0/0"), 0);
+	assert_int_equal(conf_cidr(text, "10.0.0.0/"), -EINVAL);
+	assert_int_equal(conf_cidr(text, "/8"), -EINVAL);
+	assert_int_equal(conf_ip_address(text, "2001:DB8:0::1"), 0);
+	assert_string_equal(text, "2001:db8::1");
+	assert_int_equal(conf_ip_address(text, "1.2.3.4/32"), -EINVAL);
+	/* Not in the form that is written, and a gap in a list. */
+	str_copy(c.network.allow[1], CONF_CIDR_MAX, "FD00:1::/32");
+	assert_int_equal(conf_check(&c, &e), -EINVAL);
+	c = good;
+	c.network.nameservers[0][0] = '\0';
+	assert_int_equal(conf_check(&c, &e), -EINVAL);
 }
 
 static void test_too_long(void **state)
@@ -202,7 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round),  cmocka_unit_test(test_trust),
 		cmocka_unit_test(test_strict), cmocka_unit_test(test_too_long),
-		cmocka_unit_test(test_path),
+		cmocka_unit_test(test_path),   cmocka_unit_test(test_network),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

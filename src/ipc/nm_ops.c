@@ -52,6 +52,21 @@ static const struct ipc_field nm_verify_fields[] = {
 	IPC_F_STR(struct nm_verify, sandbox),
 	IPC_F_U64(struct nm_verify, generation, 0),
 	IPC_F_U64(struct nm_verify, bridge_pid, INT32_MAX),
+	IPC_F_U64_OPT(struct nm_verify, gateway_pid, INT32_MAX),
+	IPC_F_END,
+};
+
+static const struct ipc_field nm_gateway_fields[] = {
+	IPC_F_STR(struct nm_gateway, sandbox),
+	IPC_F_U64(struct nm_gateway, generation, 0),
+	IPC_F_BOOL(struct nm_gateway, internet),
+	IPC_F_END,
+};
+
+static const struct ipc_field nm_gateway_rep_fields[] = {
+	IPC_F_U64(struct nm_gateway_rep, pid, INT32_MAX),
+	IPC_F_U64(struct nm_gateway_rep, start, 0),
+	IPC_F_U64(struct nm_gateway_rep, uid, UINT32_MAX),
 	IPC_F_END,
 };
 
@@ -113,6 +128,7 @@ const struct ipc_op nm_ops[NM_OP_COUNT] = {
 	[NM_CHANNEL_OPEN] = { "channel-open", NM_REQ(nm_exec), .rep_fds = 1 },
 	[NM_VERIFY] = { "verify", NM_REQ(nm_verify) },
 	[NM_KILL] = { "kill", NM_REQ(nm_kill) },
+	[NM_GATEWAY] = { "gateway", NM_REQ(nm_gateway), NM_REP(nm_gateway_rep) },
 	[NM_DESTROY] = { "destroy", NM_REQ(nm_exec) },
 	[NM_TEMPLATE_BEGIN] = { "template-begin", NM_REQ(nm_template) },
 	[NM_TEMPLATE_COMMIT] = { "template-commit", NM_REQ(nm_template_commit), .req_fds = 1 },

@@ -37,8 +37,22 @@ struct nm_spawn_rep {
 	uint64_t slot, vmm_uid, bridge_uid;
 	uint64_t vmm_pid, vmm_start, bridge_pid, bridge_start, init_pid, init_start;
 };
-struct nm_verify { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; uint64_t bridge_pid; };   /* pid that SO_PEERCRED of the bridge connection showed */
-struct nm_kill { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; char what[8]; };          /* "bridge", "vmm", "all" */
+/*
+ * The pids that SO_PEERCRED of the connections showed: to the bridge, to the gateway. 0 (or absent)
+ * = not compared; without gateway_pid nothing of the gateway is looked at.
+ */
+struct nm_verify {
+	char sandbox[ID_SANDBOX_LEN + 1];
+	uint64_t generation;
+	uint64_t bridge_pid, gateway_pid;
+};
+struct nm_kill { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; char what[8]; };          /* "bridge", "vmm", "gateway", "all" */
+/*
+ * Each call makes a new gateway: the one before is ended first, its sockets are replaced.
+ * `internet` false: it refuses every connection to the outside and every name.
+ */
+struct nm_gateway { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; bool internet; };
+struct nm_gateway_rep { uint64_t pid, start, uid; };       /* of its main process, which listens at gtw.sock and gtwctl.sock */
 struct nm_template { char template[NM_TEMPLATE_MAX + 1]; };
 struct nm_template_commit { char template[NM_TEMPLATE_MAX + 1]; json_t *manifest; };               /* [0] memfd with the device state */
 struct nm_manifest_rep { json_t *manifest; };
@@ -50,17 +64,18 @@ struct nm_exited {
 	uint64_t generation;
 	char who[8];
 	int64_t status;
-}; /* event "exited": who = vmm, bridge, init; status as waitpid(2), -1 unknown */
+}; /* event "exited": who = vmm, bridge, init, gateway (which does not end the execution); status as waitpid(2), -1 unknown */
 
 enum nm_op {
 	NM_LIST, NM_STATS,
 	NM_DISK_CREATE,        /* reflink of the template's rootfs.img into a new subvolume; -EEXIST is success for the same template */
 	NM_DISK_DELETE,        /* gone or not there: success; -EBUSY while an execution has it */
-	NM_SPAWN,              /* cgroups, namespaces, TAP, sockets, jails, VMM and bridge; all or nothing */
+	NM_SPAWN,              /* cgroups, namespaces, TAP and its rules, sockets, jails, VMM and bridge; all or nothing */
 	NM_QMP_OPEN,           /* a new QMP connection of a spawned execution (after a restart of sbx-manager): [0] */
 	NM_CHANNEL_OPEN,       /* a new connection to the VMM's guest channel, SO_PEERCRED checked against the VMM: [0] */
 	NM_VERIFY,             /* inline; B-1, B-2: processes, start times, executables, socket files as recorded */
 	NM_KILL,               /* by pidfd */
+	NM_GATEWAY,            /* starts the network gateway of an execution, again too: three processes or none */
 	NM_DESTROY,            /* everything of an execution: processes, namespaces, TAP, cgroups, mounts, sockets; idempotent */
 	NM_TEMPLATE_BEGIN,     /* staging subvolume from conf's base image, kernel, initrd; a memory file */
 	NM_TEMPLATE_COMMIT,    /* state, manifest written and fsynced, renamed, read-only, syncfs; then copied to the cache folder */

@@ -81,6 +81,7 @@ struct op_row {
 LIKE_EXEC(nm_spawn);
 LIKE_EXEC(nm_verify);
 LIKE_EXEC(nm_kill);
+LIKE_EXEC(nm_gateway);
 /* And every one about a sandbox or a template with its name. */
 _Static_assert(offsetof(struct nm_disk_create, sandbox) == 0 &&
 		       offsetof(struct nm_sandbox, sandbox) == 0 &&
@@ -92,6 +93,7 @@ static void op_spawn(struct op_call *c);
 static void op_verify(struct op_call *c);
 static void op_kill(struct op_call *c);
 static void op_destroy(struct op_call *c);
+static void op_gateway(struct op_call *c);
 
 /* ---- What children do ---- */
 
@@ -170,6 +172,7 @@ static const struct op_row op_rows[NM_OP_COUNT] = {
 			  .child_fn = run_channel_open, .deadline_ms = 2 * OPS_CONNECT_WAIT_MS },
 	[NM_VERIFY]  = { ABOUT_EXECUTION, .served = IN(ALIVE), .gone = IN(NONE) | IN(ENDED) | IN(DESTROYING), .inline_fn = op_verify },
 	[NM_KILL]    = { ABOUT_EXECUTION, .served = IN(ALIVE) | IN(ENDED), .gone = IN(NONE) | IN(DESTROYING), .inline_fn = op_kill },
+	[NM_GATEWAY] = { ABOUT_EXECUTION, .served = IN(ALIVE), .gone = IN(NONE) | IN(ENDED) | IN(DESTROYING), .inline_fn = op_gateway },
 	[NM_DESTROY] = { ABOUT_EXECUTION, .served = IN(NONE) | IN(SPAWNING) | IN(ALIVE) | IN(ENDED) | IN(DESTROYING),
 			 .inline_fn = op_destroy },
 	[NM_TEMPLATE_BEGIN]  = { ABOUT_TEMPLATE, .child_fn = run_template_begin, .caps = CAPS_DISK, .deadline_ms = 300000 },
@@ -553,6 +556,11 @@ static void op_kill(struct op_call *c)
 	op_misuse(c, "nothing of that name can be killed");
 }
 
+static void op_gateway(struct op_call *c)
+{
+	op_fail_with(c, -EOPNOTSUPP, "no-gateway", "this node has no network gateway yet");
+}
+
 /* ---- Dispatch ---- */
 
 static bool execution_in_order(struct op_call *c)
@@ -654,7 +662,8 @@ static void dispatch(struct op_call *c)
 #define ALL_OPS(X)                                                                                 \
 	X(NM_LIST)                                                                                 \
 	X(NM_STATS) X(NM_DISK_CREATE) X(NM_DISK_DELETE) X(NM_SPAWN) X(NM_QMP_OPEN)                 \
-		X(NM_CHANNEL_OPEN) X(NM_VERIFY) X(NM_KILL) X(NM_DESTROY) X(NM_TEMPLATE_BEGIN)      \
+		X(NM_CHANNEL_OPEN) X(NM_VERIFY) X(NM_KILL) X(NM_GATEWAY) X(NM_DESTROY)             \
+			X(NM_TEMPLATE_BEGIN)                                                       \
 			X(NM_TEMPLATE_COMMIT) X(NM_TEMPLATE_DROP) X(NM_TEMPLATE_IMPORT)            \
 				X(NM_TEMPLATE_MANIFEST)
 
