@@ -13,8 +13,9 @@
 
 const char *const id_substrate_names[] = { "microvm", "k8s" };
 const char *const id_purpose_names[] = { "control", "service-port", "lifecycle" };
-const char *const id_access_names[] = { "read",	  "write", "create", "start",  "stop",
-					"delete", "pause", "resume", "console" };
+const char *const id_access_names[] = { "read",	  "write",  "create",  "start",
+					"stop",	  "delete", "pause",   "resume",
+					"console", "netlog", "netstats" };
 const char *const id_protocol_names[] = { "", "http", "tcp", "h2" };
 const char *const id_verdict_names[] = { "match", "refresh-route", "deny" };
 

@@ -38,6 +38,8 @@ enum id_access {
 	ID_ACCESS_PAUSE,
 	ID_ACCESS_RESUME,
 	ID_ACCESS_CONSOLE,
+	ID_ACCESS_NETLOG,
+	ID_ACCESS_NETSTATS,
 	ID_ACCESS_COUNT
 };
 extern const char *const id_access_names[];                 /* "read", "write", "create", ... */

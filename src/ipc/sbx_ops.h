@@ -10,7 +10,12 @@
 
 #define SBX_SPEC_MAX 49152               /* JSON text of a life-cycle spec */
 
-/* purpose and access that the operation needs: the capability must grant them. */
+/*
+ * purpose and access that the operation needs: the capability must grant them. With purpose
+ * service-port the stream goes to the sandbox's gateway instead of its bridge: port and protocol
+ * (http, tcp, h2) are asked for, and the first bytes on the stream are the gateway's struct
+ * gtw_verdict (ipc/gtw_ops.h), read by node-api before it sends anything.
+ */
 struct sbx_admit {
 	char capability[CAP_TEXT_MAX];
 	char purpose[16];
@@ -33,11 +38,16 @@ struct sbx_lease { uint64_t lease; };                                   /* lease
 /*
  * Life cycle. The capability (purpose lifecycle) names the execution that the operation is about:
  * the one to begin (create, start) or to end (stop, delete: the current generation; delete also
- * with a later one). kind: create, start, stop, delete, console. spec for create:
- * {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{}}; for start: {"env":{}} or {}.
+ * with a later one). kind: create, start, stop, delete, pause, resume, console, netlog, netstats.
+ * spec for create: {"template","memory_mib","vcpus","disk_mib","env":{},"metadata":{},"internet"};
+ * for start: {"env":{},"internet"} or {}; internet (default true): whether its gateway lets
+ * anything out. netlog: {"after":N} (0 or missing = from the oldest record that is kept).
  * Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"}, delete
  * {"state":"none"}, console {"text","marks":[{"t","bytes"}],"events":[{"t","text"}]} (marks: when the
- * node has read the last bytes of the text, and those before). A create or start whose execution has
+ * node has read the last bytes of the text, and those before), netlog {"epoch","records":[...],
+ * "next","lost"} (records, next and lost as of GTW_LOG; epoch: a text that changes when the gateway
+ * was started anew: numbers begin again), netstats {"epoch","internet","gateway":"up"|"away",
+ * "reason",...} with the counters of GTW_STATS when it is up. A create or start whose execution has
  * ended since gives what it is now: {"state":"stopped","reason"}. Idempotent: the same request for
  * the same generation gives the same result. An older generation than the installed one:
  * "stale-generation" (-ESTALE).

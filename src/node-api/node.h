@@ -3,10 +3,29 @@
  * holds no key and no record: it asks sbx-manager to admit each request, gets the stream to the
  * bridge as a descriptor, and relays.
  *
- * Requests carry Space-Op: forward | lifecycle | bundle | report (the table in node.c),
- * Space-Request-Id, and, for the first two, Space-Capability. What node-api itself answers with an
+ * Requests carry Space-Op: forward | port | lifecycle | bundle | report (the table in node.c),
+ * Space-Request-Id, and, for the first three, Space-Capability. What node-api itself answers with an
  * error has Space-Error: <code>, a refused capability 421 with Space-Refusal: refresh-route | deny
  * (R-3). A guest cannot say either: Space-* is taken out of its answers.
+ *
+ * Space-Op: port is for a port of the guest (ServicePort, K-5): purpose service-port, access write.
+ * Space-Port: <1..65535> says which; port and protocol of the capability must be those.
+ *
+ *	without Space-Tunnel     protocol http: this message goes to the guest's server as it is, but for Space-*,
+ *	                         X-API-Key, X-Access-Token, E2B-Traffic-Access-Token, E2b-Sandbox-*, and connection
+ *	                         fields; an upgrade that the guest answers with 101 becomes a tunnel
+ *	Space-Tunnel: tcp | h2   with Upgrade: space-tunnel and no body: after the gateway's yes node-api answers 101
+ *	                         itself, then raw bytes both ways, half-closes included; never a byte before the 101
+ *
+ * The gateway's word (struct gtw_verdict) comes before one byte is sent to the guest:
+ *
+ *	DENY            421  Space-Refusal: deny             (Space-Error: refusal-deny)
+ *	REFRESH         421  Space-Refusal: refresh-route    (Space-Error: refusal-refresh-route)
+ *	PORT_CLOSED     502  Space-Error: port-closed        {"sandboxId","message","port","code":502}, as E2B's clients know it
+ *	LIMIT           429  Space-Error: limit
+ *	TIMEOUT         504  Space-Error: port-timeout       the guest's network does not answer
+ *	none, or other  503  Space-Error: gateway-lost       it died meanwhile, and is being started again
+ *	not running     503  Space-Error: gateway-away       said by sbx-manager
  *
  * Leases (T-1): a stream is shut before it is closed, since sbx-manager holds a duplicate; then its
  * end is reported. The event "revoked" throws away what is buffered and cuts the client side: never

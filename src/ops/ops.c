@@ -45,15 +45,15 @@ static json_t *object_of(const char *text)
 
 static json_t *spec_create(const struct store_sandbox *b)
 {
-	return json_pack("{s:s,s:I,s:I,s:I,s:o,s:o}", "template", b->template, "memory_mib",
+	return json_pack("{s:s,s:I,s:I,s:I,s:o,s:o,s:b}", "template", b->template, "memory_mib",
 			 (json_int_t)b->memory_mib, "vcpus", (json_int_t)b->vcpus, "disk_mib",
 			 (json_int_t)b->disk_mib, "env", object_of(b->env), "metadata",
-			 object_of(b->metadata));
+			 object_of(b->metadata), "internet", b->internet);
 }
 
 static json_t *spec_start(const struct store_sandbox *b)
 {
-	return json_pack("{s:o}", "env", object_of(b->env));
+	return json_pack("{s:o,s:b}", "env", object_of(b->env), "internet", b->internet);
 }
 
 static json_t *spec_none(const struct store_sandbox *b)

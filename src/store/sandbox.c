@@ -15,7 +15,7 @@
 #define SANDBOX_COLS                                                                                                           \
 	"id, tenant, template, template_name, desired, observed, reason, generation, worker, activation, attempt, memory_mib," \
 	" vcpus, disk_mib, created_ms, started_ms, end_ms, metadata, env, options, timeout_ms,"                               \
-	" end_pauses, auto_resume, paused_ms"
+	" end_pauses, auto_resume, paused_ms, internet, public_traffic"
 
 void store_sandbox_done(struct store_sandbox *b)
 {
@@ -55,6 +55,8 @@ static int sandbox_read(const struct db_rows *q, struct store_sandbox *b, struct
 		.end_pauses = db_int(q, 21) != 0,
 		.auto_resume = db_int(q, 22) != 0,
 		.paused_ms = db_int(q, 23),
+		.internet = db_int(q, 24) != 0,
+		.public_traffic = db_int(q, 25) != 0,
 	};
 	if (str_copy(b->id, sizeof(b->id), db_str(q, 0)) < 0 ||
 	    str_copy(b->tenant, sizeof(b->tenant), db_str(q, 1)) < 0 ||
@@ -109,16 +111,17 @@ int sandbox_insert(struct store *s, const struct store_sandbox *b, int64_t now_m
 		s->db, e,
 		"INSERT INTO sandboxes (id, tenant, template, template_name, desired, observed, generation, worker, activation,"
 		" attempt, memory_mib, vcpus, disk_mib, created_ms, end_ms, metadata, env, options,"
-		" timeout_ms, end_pauses, auto_resume)"
+		" timeout_ms, end_pauses, auto_resume, internet, public_traffic)"
 		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,"
-		" $19, $20, $21)",
+		" $19, $20, $21, $22, $23)",
 		DB_STR(b->id), DB_STR(b->tenant), DB_STR(b->template), DB_STR(b->template_name),
 		DB_STR(life_state_names[LIFE_RUNNING]), DB_STR(life_state_names[LIFE_CREATING]),
 		DB_INT(b->generation), DB_STR(b->worker), DB_STR(act), DB_INT(b->attempt),
 		DB_INT(b->memory_mib), DB_INT(b->vcpus), DB_INT(b->disk_mib), DB_INT(now_ms),
 		DB_INT(b->end_ms), DB_STR(b->metadata ? b->metadata : "{}"),
 		DB_STR(b->env ? b->env : "{}"), DB_STR(b->options ? b->options : "{}"),
-		DB_INT(b->timeout_ms), DB_INT(b->end_pauses), DB_INT(b->auto_resume));
+		DB_INT(b->timeout_ms), DB_INT(b->end_pauses), DB_INT(b->auto_resume),
+		DB_INT(b->internet), DB_INT(b->public_traffic));
 	if (r == -EEXIST)
 		return err_set_code(e, r, "sandbox-exists", "the sandbox ID \"%s\" was used before",
 				    b->id);

@@ -150,8 +150,15 @@ static const char *const schema_once[] = {
 	NULL,
 };
 
+/* The way out and the way in of a sandbox (S-3, K-5); what was made before had neither refused. */
+static const char *const schema_network[] = {
+	"ALTER TABLE sandboxes ADD COLUMN internet BIGINT NOT NULL DEFAULT 1",
+	"ALTER TABLE sandboxes ADD COLUMN public_traffic BIGINT NOT NULL DEFAULT 1",
+	NULL,
+};
+
 static const char *const *const migrations[] = { schema_1, schema_tickets, schema_life,
-						 schema_once };
+						 schema_once, schema_network };
 
 static int schema_version(struct store *s, int64_t *ret, struct err *e)
 {

@@ -78,6 +78,8 @@ struct store_sandbox {
 	bool end_pauses;                 /* at its end it is paused, not deleted */
 	bool auto_resume;                /* a request for it wakes it when it is paused */
 	int64_t paused_ms;               /* since when it is paused; 0 = it is not */
+	bool internet;                   /* its gateway lets connections out (allow_internet_access); a create sets it */
+	bool public_traffic;             /* its ports need no traffic token (network.allowPublicTraffic); a create sets it */
 	char *metadata, *env, *options;              /* JSON objects, owned (store_sandbox_done); options: the create request's other values as answered in details */
 };
 void store_sandbox_done(struct store_sandbox *b);

@@ -1254,12 +1254,52 @@ static void test_migration(void **st)
 	assert_int_equal(b.timeout_ms, 90000);
 	assert_int_equal(b.end_ms, 91000);
 	assert_false(b.end_pauses || b.auto_resume || b.paused_ms);
+	assert_true(b.internet && b.public_traffic);
 	assert_int_equal(store_sandbox_get(s, "ibbbbbbbbbbbbbbbbbbbb", "", &c, &e), 0);
 	assert_int_equal(c.timeout_ms, 0);
 	assert_int_equal(store_claim(s, "x", &op, &e), 0);
 	assert_int_equal(op.timeout_ms, 0);
 	op = submitted("iaaaaaaaaaaaaaaaaaaaa", LIFE_EV_PAUSE);
 	assert_int_equal(store_finish(s, &op, LIFE_PAUSED, NULL, &e), 0);
+}
+
+/* What a create said about the network is what every later read says, in the list too. */
+static void test_network(void **st)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		struct store_sandbox b = { .template = "base-0011",
+					   .template_name = "base",
+					   .tenant = "acme",
+					   .generation = 1,
+					   .worker = WORKER,
+					   .attempt = 1,
+					   .memory_mib = 512,
+					   .vcpus = 1,
+					   .disk_mib = 8192,
+					   .internet = i & 1,
+					   .public_traffic = i & 2 };
+		const struct store_list q = { .limit = 1, .newest_first = true };
+		autosandbox struct store_sandbox got = { 0 };
+		struct store_sandbox *list;
+		char next[STORE_CURSOR_MAX];
+		struct store_op op;
+		size_t n;
+
+		clock_set_shift_ms(1000 * (int64_t)i);
+		assert_int_equal(id_new_sandbox(b.id), 0);
+		assert_int_equal(id_new_activation(b.activation), 0);
+		assert_int_equal(store_create(s, &b, "api-1", "req-1", &op, &e), 0);
+		assert_int_equal(store_sandbox_get(s, b.id, "acme", &got, &e), 0);
+		assert_int_equal(got.internet, b.internet);
+		assert_int_equal(got.public_traffic, b.public_traffic);
+		assert_int_equal(store_sandbox_list(s, &q, &list, &n, next, &e), 0);
+		assert_int_equal(n, 1);
+		assert_string_equal(list[0].id, b.id);
+		assert_int_equal(list[0].internet, b.internet);
+		assert_int_equal(list[0].public_traffic, b.public_traffic);
+		store_sandbox_done(&list[0]);
+		free(list);
+	}
 }
 
 static int make_dir(void **st)
@@ -1445,6 +1485,7 @@ int main(void)
 		T(test_time_over),
 		T(test_set_timeout),
 		T(test_migration),
+		T(test_network),
 		T(test_observed),
 		T(test_queue),
 		T(test_queue_behind_failure),
