@@ -7,7 +7,7 @@ _space_sandboxes() {
 
 _space_options() {
 	case $1 in
-	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --allow-origin --no-demo' ;;
+	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --allow-origin --net-allow --nameserver --no-demo' ;;
 	key) echo '--tenant --name --instance' ;;
 	create) echo '-T --template --name --timeout --on-timeout --auto-resume -e --env -l --label --meta' ;;
 	ls) echo '-a --all -q --state -l --label --template -f --filter' ;;

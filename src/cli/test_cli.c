@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/str.h"
 #include "cli/cli.h"
+#include "cli/up.h"
 
 const struct cli_command cli_commands[] = {
 	{ .name = "ls" }, { .name = "exec" }, { .name = "create" }, { .name = "kill" },
@@ -205,9 +206,45 @@ static int quiet(void **state)
 	return freopen("/dev/null", "w", stderr) ? 0 : -1;
 }
 
+static void test_nameservers(void **state)
+{
+	struct conf_network n = { 0 };
+
+	up_nameservers("# nameserver 9.9.9.1\nsearch example\nnameserver\t192.0.2.1 \r\n"
+		       "nameserver fe80::1%eth0\n nameserver 2001:DB8::1\nnameserver\n"
+		       "nameserver name\noptions edns0\nnameserver 192.0.2.2 x\n"
+		       "nameserver 192.0.2.3",
+		       &n);
+	assert_string_equal(n.nameservers[0], "192.0.2.1");
+	assert_string_equal(n.nameservers[1], "2001:db8::1");
+	assert_string_equal(n.nameservers[2], "192.0.2.2");
+	n = (struct conf_network){ 0 };
+	up_nameservers("", &n);
+	assert_string_equal(n.nameservers[0], "");
+}
+
+static void test_net_options(void **state)
+{
+	const char *allow[CONF_NET_ALLOW_MAX + 2] = { "10.1.0.0/16", "FD00::/8" };
+	const char *server[] = { "127.0.0.53", NULL }, *none[] = { NULL };
+	const char *bad[] = { "10.1.0.0", NULL };
+	struct cli c = { .command = "up" };
+	struct conf_network n = { 0 };
+
+	assert_int_equal(up_net_options(&c, allow, server, &n), 0);
+	assert_string_equal(n.allow[1], "fd00::/8");
+	assert_string_equal(n.nameservers[0], "127.0.0.53");
+	assert_int_equal(up_net_options(&c, bad, none, &n), 2);
+	assert_int_equal(up_net_options(&c, none, allow, &n), 2);
+	for (int i = 0; i < CONF_NET_ALLOW_MAX + 1; i++)
+		allow[i] = "10.1.0.0/16";
+	assert_int_equal(up_net_options(&c, allow, none, &n), 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_nameservers), cmocka_unit_test(test_net_options),
 		cmocka_unit_test(options_may_stand_anywhere),
 		cmocka_unit_test(after_the_marker_nothing_is_an_option),
 		cmocka_unit_test(the_command_of_exec_keeps_its_own_options),

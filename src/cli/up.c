@@ -127,6 +127,7 @@ int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 	if (r < 0)
 		return err_set(e, -ENAMETOOLONG,
 			       "a name of the instance, of its folders or of an origin is too long");
+	up_net_conf(o, k);
 	k->uid_base = o->uid_base;
 	k->max_sandboxes = o->max_sandboxes;
 	if ((r = service_users(o, k, e)) < 0)
@@ -588,7 +589,8 @@ static const char *default_lib_dir(void)
 
 struct up_strings {
 	const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base,
-		*max, *origins, *no_demo;
+		*max, *origins, *no_demo, *allow[CLI_REPEAT_MAX + 1],
+		*nameserver[CLI_REPEAT_MAX + 1];
 };
 
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
@@ -614,6 +616,12 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		{ "--allow-origin", "ORIGINS",
 		  "pages that may open terminals: \"https://a.example https://b.example\"",
 		  &s.origins, false },
+		{ "--net-allow", "CIDR",
+		  "a private range that sandboxes may reach all the same; again for more",
+		  s.allow, true },
+		{ "--nameserver", "ADDRESS",
+		  "that sandboxes' names are looked up at (default: /etc/resolv.conf)",
+		  s.nameserver, true },
 		{ "--no-demo", NULL, "without the first sandbox", &s.no_demo, false },
 		{ 0 },
 	};
@@ -634,6 +642,9 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) ||
 	    (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
 		return cli_usage_error(c, "a number is out of range");
+	n = up_net_options(c, s.allow, s.nameserver, &o->network);
+	if (n)
+		return n;
 	o->instance = s.instance ? s.instance : "default";
 	o->state_dir = s.state;
 	o->run_dir = s.run;

@@ -4,6 +4,7 @@
  * up.c       options, the lock, the order of starting and ending, the supervisor's loop
  * up_store.c storage: the btrfs file and its mount; the folders of an instance
  * up_image.c kernel, initramfs, base image, the digest that names the template
+ * up_net.c   what gateways may reach: opened ranges, name servers
  * up_keys.c  signing keys, key bundle, API keys (`space key`)
  * up_proc.c  the daemons: start, restart with back-off, end
  * up_demo.c  the main job in front of the user's eyes
@@ -31,8 +32,19 @@ struct up_options {
 	uint32_t uid_base;
 	uint32_t max_sandboxes;
 	const char *origins;              /* whose pages may open terminals too; "" = none */
+	struct conf_network network;      /* no name server: those of /etc/resolv.conf */
 	bool detach, demo;
 };
+
+/*
+ * The numeric `nameserver` lines of a resolv.conf(5), the first CONF_NAMESERVERS_MAX. Link-local
+ * ones with a zone are left out.
+ */
+void up_nameservers(const char *text, struct conf_network *ret);
+/* Both lists end with NULL. 0, or the exit code: it was said on stderr. */
+int up_net_options(struct cli *c, const char *const *allow, const char *const *nameserver,
+		   struct conf_network *ret);
+void up_net_conf(const struct up_options *o, struct conf *k);
 
 /* Says a step on stderr: "space: making the base template... done (12 s)". */
 void up_say(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,66 @@
+/* What the sandboxes' gateways may reach: ranges that the operator opens, and name servers. */
+#include <fcntl.h>
+#include <string.h>
+#include "base/alloc.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "cli/up.h"
+
+#define RESOLV_CONF "/etc/resolv.conf"
+#define RESOLV_CONF_MAX 65536
+
+int up_net_options(struct cli *c, const char *const *allow, const char *const *nameserver,
+		   struct conf_network *ret)
+{
+	for (size_t i = 0; allow[i]; i++) {
+		if (i == CONF_NET_ALLOW_MAX)
+			return cli_usage_error(c, "--net-allow: at most %d ranges",
+					       CONF_NET_ALLOW_MAX);
+		if (conf_cidr(ret->allow[i], allow[i]) < 0)
+			return cli_usage_error(
+				c,
+				"--net-allow needs a range like 10.1.0.0/16, with no bits set "
+				"behind its prefix, not \"%s\"",
+				allow[i]);
+	}
+	for (size_t i = 0; nameserver[i]; i++) {
+		if (i == CONF_NAMESERVERS_MAX)
+			return cli_usage_error(c, "--nameserver: at most %d addresses",
+					       CONF_NAMESERVERS_MAX);
+		if (conf_ip_address(ret->nameservers[i], nameserver[i]) < 0)
+			return cli_usage_error(
+				c, "--nameserver needs a numeric address, not \"%s\"",
+				nameserver[i]);
+	}
+	return 0;
+}
+
+void up_nameservers(const char *text, struct conf_network *ret)
+{
+	autofree char *copy = x_strdup(text);
+	char *save = NULL;
+	size_t n = 0;
+
+	for (char *line = strtok_r(copy, "\n", &save); line && n < CONF_NAMESERVERS_MAX;
+	     line = strtok_r(NULL, "\n", &save)) {
+		char *inner = NULL, *word = strtok_r(line, " \t\r", &inner);
+
+		if (!str_eq(word, "nameserver") || !(word = strtok_r(NULL, " \t\r", &inner)))
+			continue;
+		if (conf_ip_address(ret->nameservers[n], word) == 0)
+			n++;
+		else
+			ret->nameservers[n][0] = '\0';
+	}
+}
+
+void up_net_conf(const struct up_options *o, struct conf *k)
+{
+	autofree char *text = NULL;
+
+	k->network = o->network;
+	/* Without one, names cannot be resolved in sandboxes, and the gateway answers so. */
+	if (!k->network.nameservers[0][0] &&
+	    fd_read_file(AT_FDCWD, RESOLV_CONF, RESOLV_CONF_MAX, &text, NULL) == 0)
+		up_nameservers(text, &k->network);
+}
