@@ -133,8 +133,26 @@ static int seccomp_allow(scmp_filter_ctx ctx, const char *const *names, struct e
 	return 0;
 }
 
-static int seccomp_build(const char *const *const *lists, const char *const *enosys,
-			 scmp_filter_ctx *ret, struct err *e)
+static int seccomp_add_rules(scmp_filter_ctx ctx, const struct seccomp_rule *rules, struct err *e)
+{
+	for (; rules && rules->call; rules++) {
+		struct scmp_arg_cmp cmp[SECCOMP_CONDS_MAX];
+		int nr = seccomp_syscall_resolve_name(rules->call), r;
+		unsigned n = 0;
+
+		for (; n < SECCOMP_CONDS_MAX && rules->conds[n].mask != 0; n++)
+			cmp[n] = SCMP_CMP(rules->conds[n].arg, SCMP_CMP_MASKED_EQ,
+					  rules->conds[n].mask, rules->conds[n].value);
+		r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, nr, n, cmp);
+		if (r < 0 && r != -EEXIST)
+			return err_errno(e, r, "cannot allow the system call %s with these arguments",
+					 rules->call);
+	}
+	return 0;
+}
+
+static int seccomp_build(const char *const *const *lists, const struct seccomp_rule *rules,
+			 const char *const *enosys, scmp_filter_ctx *ret, struct err *e)
 {
 	bool log = str_eq(getenv("SPACE_SECCOMP"), "log");
 	scmp_filter_ctx ctx = seccomp_init(log ? SCMP_ACT_LOG : SCMP_ACT_KILL_PROCESS);
@@ -151,14 +169,17 @@ static int seccomp_build(const char *const *const *lists, const char *const *eno
 	for (; *lists && r == 0; lists++)
 		r = seccomp_allow(ctx, *lists, e);
 	if (r == 0)
+		r = seccomp_add_rules(ctx, rules, e);
+	if (r == 0)
 		r = seccomp_allow(ctx, sanitizer_syscalls, e);
 	return r < 0 && !(e && e->num) ? err_errno(e, r, "cannot make the seccomp filter") : r;
 }
 
-int seccomp_apply(const char *const *const *lists, struct err *e)
+int seccomp_apply_rules(const char *const *const *lists, const struct seccomp_rule *rules,
+			const char *const *enosys, struct err *e)
 {
 	__attribute__((cleanup(seccomp_auto_release))) scmp_filter_ctx ctx = NULL;
-	int r = seccomp_build(lists, NULL, &ctx, e);
+	int r = seccomp_build(lists, rules, enosys, &ctx, e);
 
 	if (r < 0)
 		return r;
@@ -166,8 +187,13 @@ int seccomp_apply(const char *const *const *lists, struct err *e)
 	return r < 0 ? err_errno(e, r, "cannot load the seccomp filter") : 0;
 }
 
-int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd,
-		   struct err *e)
+int seccomp_apply(const char *const *const *lists, struct err *e)
+{
+	return seccomp_apply_rules(lists, NULL, NULL, e);
+}
+
+int seccomp_export_rules(const char *const *const *lists, const struct seccomp_rule *rules,
+			 const char *const *enosys, int *ret_memfd, struct err *e)
 {
 	__attribute__((cleanup(seccomp_auto_release))) scmp_filter_ctx ctx = NULL;
 	autoclose int fd = memfd_create("seccomp", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -175,7 +201,7 @@ int seccomp_export(const char *const *const *lists, const char *const *enosys, i
 
 	if (fd < 0)
 		return err_errno(e, -errno, "cannot make a file for the seccomp filter");
-	r = seccomp_build(lists, enosys, &ctx, e);
+	r = seccomp_build(lists, rules, enosys, &ctx, e);
 	if (r < 0)
 		return r;
 	r = seccomp_export_bpf(ctx, fd);
@@ -186,4 +212,10 @@ int seccomp_export(const char *const *const *lists, const char *const *enosys, i
 		return err_errno(e, -errno, "cannot seal the seccomp filter");
 	*ret_memfd = TAKE_FD(fd);
 	return 0;
+}
+
+int seccomp_export(const char *const *const *lists, const char *const *enosys, int *ret_memfd,
+		   struct err *e)
+{
+	return seccomp_export_rules(lists, NULL, enosys, ret_memfd, e);
 }

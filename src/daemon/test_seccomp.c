@@ -18,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -105,6 +106,67 @@ static void test_forbidden(void **state)
 
 		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS)
 			fail_msg("call %zu: status %x", i, status);
+	}
+}
+
+/* sendto without an address alone, two of the commands of fcntl, openat with ENOSYS. */
+static const struct seccomp_rule rules[] = {
+	{ "sendto", { { 3, MSG_FASTOPEN, 0 }, { 4, SECCOMP_ALL, 0 } } },
+	{ "fcntl", { { 1, SECCOMP_INT, F_GETFL } } },
+	{ "fcntl", { { 1, SECCOMP_INT, F_GETFD } } },
+	{ NULL },
+};
+static const char *const rule_calls[] = { "exit_group", "write", NULL };
+static const char *const rule_enosys[] = { "openat", NULL };
+
+static int ruled(void)
+{
+	static const char *const *const only[] = { rule_calls, NULL };
+
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	       seccomp_apply_rules(only, rules, rule_enosys, NULL) < 0;
+}
+
+static int rule_good(void)
+{
+	long high = (long)(UINT64_C(1) << 40 | F_GETFL);
+
+	if (ruled())
+		return 99;
+	if (syscall(SYS_openat, AT_FDCWD, "/", O_RDONLY, 0) != -1 || errno != ENOSYS)
+		return 1;
+	if (fcntl(1, F_GETFD) < 0 || syscall(SYS_fcntl, 1, high) < 0)
+		return 2;
+	return syscall(SYS_sendto, -1, "", 0, MSG_NOSIGNAL, NULL, 0) != -1 || errno != EBADF;
+}
+
+static int rule_address(void)
+{
+	char sa[16] = { 0 };
+
+	return ruled() ? 99 : (int)syscall(SYS_sendto, -1, "", 0, 0, sa, sizeof(sa));
+}
+
+static int rule_fastopen(void)
+{
+	return ruled() ? 99 : (int)syscall(SYS_sendto, -1, "", 0, MSG_FASTOPEN | MSG_NOSIGNAL, NULL, 0);
+}
+
+static int rule_dup(void)
+{
+	return ruled() ? 99 : fcntl(1, F_DUPFD, 10);
+}
+
+static void test_rules(void **state)
+{
+	int (*const bad[])(void) = { rule_address, rule_fastopen, rule_dup };
+
+	assert_int_equal(in_child(rule_good), 0);
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+		int status = in_child(bad[i]);
+
+		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS)
+			fail_msg("rule %zu: status %x", i, status);
 	}
 }
 
@@ -304,6 +366,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_forbidden), cmocka_unit_test(test_common),
+		cmocka_unit_test(test_rules),
 		cmocka_unit_test(test_names),	  cmocka_unit_test(test_log_only),
 		cmocka_unit_test(test_export),	  cmocka_unit_test(test_confine),
 	};

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "ipc/gtw_ops.h"
 #include "ipc/msg.h"
 #include "ipc/nm_ops.h"
 #include "ipc/sbx_ops.h"
@@ -49,6 +50,7 @@ static void try_all(const char *name, json_t *v)
 	try_ops(nm_ops, NM_OP_COUNT, name, v);
 	try_ops(sbx_ops, SBX_OP_COUNT, name, v);
 	try_ops(bridge_ops, BRIDGE_OP_COUNT, name, v);
+	try_ops(gtw_ops, GTW_OP_COUNT, name, v);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
