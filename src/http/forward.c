@@ -37,6 +37,7 @@
 #include <sys/socket.h>
 #include "base/alloc.h"
 #include "base/str.h"
+#include "loop/pair.h"
 
 #define HEAD_OUT_MAX (2 * HTTP_HEAD_MAX)
 #define CHUNK_OVERHEAD 32                    /* size line, CRLF, and the last chunk */
@@ -126,7 +127,7 @@ static void client_close(struct forward *f, bool reset)
 
 	if (!f->client)
 		return;
-	if (reset)
+	if (reset && !pair_reset(conn_fd(f->client)))
 		setsockopt(conn_fd(f->client), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	conn_free(TAKE(f->client));
 }
@@ -156,10 +157,12 @@ static bool cut_shows(const struct forward *f)
 	struct tcp_info i = { 0 };
 	socklen_t n = sizeof(i);
 
-	return f->st == ST_BODY && f->mode != MODE_PLAIN && f->req.body == HTTP_BODY_LENGTH &&
-	       conn_out_len(f->client) == 0 &&
-	       getsockopt(conn_fd(f->client), IPPROTO_TCP, TCP_INFO, &i, &n) == 0 &&
-	       n == sizeof(i) && i.tcpi_unacked == 0 && i.tcpi_notsent_bytes == 0;
+	if (f->st != ST_BODY || f->mode == MODE_PLAIN || f->req.body != HTTP_BODY_LENGTH ||
+	    conn_out_len(f->client) > 0)
+		return false;
+	return pair_idle(conn_fd(f->client)) ||
+	       (getsockopt(conn_fd(f->client), IPPROTO_TCP, TCP_INFO, &i, &n) == 0 &&
+		n == sizeof(i) && i.tcpi_unacked == 0 && i.tcpi_notsent_bytes == 0);
 }
 
 static void forward_break(struct forward *f, enum forward_why why)

@@ -22,6 +22,7 @@
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "loop/listen.h"
+#include "loop/pair.h"
 
 #define CONN_READ_MIN 4096
 #define CONN_READ_MAX 65536
@@ -169,6 +170,8 @@ static void conn_pull(struct conn *c)
 
 	if (r == -EAGAIN || r == -ENOBUFS)
 		return;
+	if (r == 0 && pair_broken(c->fd))
+		r = -ECONNRESET;
 	if (r < 0) {
 		conn_fail(c, (int)r);
 	} else if (r == 0) {

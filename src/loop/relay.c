@@ -23,6 +23,7 @@
 
 #include "base/alloc.h"
 #include "base/fd.h"
+#include "loop/pair.h"
 
 #define RELAY_ROUNDS 4                   /* fairness: at most so many pipes full a turn and direction */
 
@@ -87,14 +88,14 @@ static void relay_drop_pipes(struct relay *r)
 
 /*
  * After an error the peer must not take what it has for the whole. Connecting a TCP socket to
- * AF_UNSPEC resets it at once, even where another process holds a duplicate (connect(2)); a Unix
- * socket can only be shut down.
+ * AF_UNSPEC resets it at once, even where another process holds a duplicate (connect(2)); half of a
+ * pair says so at its other end; a Unix socket can only be shut down.
  */
 static void relay_reset(int fd)
 {
 	struct sockaddr none = { .sa_family = AF_UNSPEC };
 
-	if (connect(fd, &none, sizeof(none)) < 0)
+	if (!pair_reset(fd) && connect(fd, &none, sizeof(none)) < 0)
 		shutdown(fd, SHUT_RDWR);
 }
 
@@ -136,6 +137,8 @@ static ssize_t relay_fill(struct relay_dir *d, int source)
 		d->in_pipe += (size_t)n;
 		return n;
 	}
+	if (n == 0 && pair_broken(source))
+		return -ECONNRESET;
 	if (n == 0)
 		d->eof = true;
 	else if (errno == EAGAIN)
