@@ -45,9 +45,9 @@ struct sbx_lease { uint64_t lease; };                                   /* lease
  * Result: create/start {"state":"running","ms":{...step times}}, stop {"state":"stopped"}, delete
  * {"state":"none"}, console {"text","marks":[{"t","bytes"}],"events":[{"t","text"}]} (marks: when the
  * node has read the last bytes of the text, and those before), netlog {"epoch","records":[...],
- * "next","lost"} (records, next and lost as of GTW_LOG; epoch: a text that changes when the gateway
- * was started anew: numbers begin again), netstats {"epoch","internet","gateway":"up"|"away",
- * "reason",...} with the counters of GTW_STATS when it is up. A create or start whose execution has
+ * "next","lost","more"} (as of GTW_LOG; epoch: a text that changes when the gateway was started
+ * anew: numbers begin again), netstats {"epoch","internet","gateway":"up"|"away","reason",
+ * "counters":{...}} (counters as of GTW_STATS; {} when it is away). A create or start whose execution has
  * ended since gives what it is now: {"state":"stopped","reason"}. Idempotent: the same request for
  * the same generation gives the same result. An older generation than the installed one:
  * "stale-generation" (-ESTALE).

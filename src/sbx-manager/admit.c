@@ -1,20 +1,22 @@
 /*
- * THE admission (spec K-4, R-1 to R-3, B-1 to B-3). In this order, and nothing reaches the bridge
- * before the last step:
+ * THE admission (spec K-4, K-5, R-1 to R-3, B-1 to B-4). A stream goes to the bridge (purpose
+ * control) or to the gateway (purpose service-port), by the same steps in this order, and nothing
+ * reaches either before the last one:
  *
  *	signature (may be cached) and times of the capability, its purpose and access      -> deny
  *	the identity that it selects against the record                                    -> refresh-route or deny
  *	the state: does it serve, is it being ended                                        -> refresh-route
  *	limits                                                                             -> limit
- *	connect to the bridge's socket; pid and uid of who listens there                   -> deny
+ *	connect to its socket; pid and uid of who listens there                            -> deny
  *	node-manager: processes, start times, executables, socket files as recorded        -> deny
  *	the record once more, since the answer took its time                               -> as above
  *	a lease, the preamble with the epoch, and only then the descriptor goes out
  *
- * The same function compares before and after, so that both say the same.
+ * The same function compares before and after, so that both say the same. The gateway gets the
+ * capability itself with the preamble, and checks it again by what it knows by itself.
  */
-#include "sbx-manager/sbx.h"
 #include "sbx-manager/admit_stat.h"
+#include "sbx-manager/job.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +40,9 @@ struct admit {
 	struct sbx *s;
 	struct ipc_call *call;
 	struct capability cap;
-	int fd;                              /* connected to the bridge, no byte written */
+	char text[CAP_TEXT_MAX];             /* of the capability, for the gateway; "" = to the bridge */
+	uint64_t peer_pid;                   /* who was connected to */
+	int fd;                              /* connected, no byte written */
 	int64_t begin_ns, part_ns;           /* of the whole, of the part that runs now */
 };
 
@@ -74,9 +78,31 @@ int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
 	return e->num;
 }
 
-/* Before the bridge is asked and again after it: may this capability be served here now? */
-static struct box *admit_compare(struct sbx *s, const struct capability *cap, struct err *e)
+/* Where this stream goes. */
+static struct exec_peer admit_peer(const struct admit *a, const struct record *r)
 {
+	return a->cap.purpose == ID_PURPOSE_SERVICE_PORT
+		       ? (struct exec_peer) { "gtw.sock", "gateway", r->gateway.pid, r->gateway.uid }
+		       : (struct exec_peer) { "bridge.sock", "bridge", r->proc.bridge_pid,
+					      r->proc.bridge_uid };
+}
+
+/* Only one that knows who it is: it has confirmed that (gateway.c). */
+static int admit_gateway(const struct admit *a, const struct box *b, struct err *e)
+{
+	if (a->cap.purpose != ID_PURPOSE_SERVICE_PORT ||
+	    (b->gateway.pid != 0 && b->gateway.pid == b->rec.gateway.pid))
+		return 0;
+	return err_set_code(e, -EAGAIN, "gateway-away",
+			    "The sandbox's network gateway is being started; try again.");
+}
+
+/* Before node-manager is asked and again after it: may this capability be served here now? */
+static struct box *admit_compare(struct admit *a, struct err *e)
+{
+	const struct capability *cap = &a->cap;
+	struct sbx *s = a->s;
+
 	struct box *b = box_find(s, cap->id.sandbox);
 	const char *why = "";
 	enum id_verdict v = id_compare(&cap->id, b ? &b->rec.id : NULL, &why);
@@ -96,24 +122,38 @@ static struct box *admit_compare(struct sbx *s, const struct capability *cap, st
 			     b->ending ? "ending" : life_state_names[b->rec.state]);
 		return NULL;
 	}
-	return b;
+	return admit_gateway(a, b, e) < 0 ? NULL : b;
 }
 
-static int admit_limits(const struct box *b, struct err *e)
+static int admit_limits(const struct admit *a, const struct box *b, struct err *e)
 {
-	if (b->n_leases < SBX_LEASES_PER_BOX_MAX && b->s->n_leases < SBX_LEASES_MAX &&
-	    b->s->n_admits < SBX_ADMITS_PENDING_MAX)
+	bool port = a->cap.purpose == ID_PURPOSE_SERVICE_PORT;
+	bool full = port ? b->n_ports >= SBX_PORTS_PER_BOX_MAX
+			 : b->n_leases - b->n_ports >= SBX_LEASES_PER_BOX_MAX;
+
+	if (!full && b->s->n_leases < SBX_LEASES_MAX && b->s->n_admits < SBX_ADMITS_PENDING_MAX)
 		return 0;
 	return err_set_code(e, -EAGAIN, "limit", "Too many streams of this %s.",
-			    b->n_leases >= SBX_LEASES_PER_BOX_MAX ? "sandbox" : "node");
+			    full ? "sandbox" : "node");
+}
+
+/* One that does not listen has ended; the bridge's end is that of its execution, a gateway comes back. */
+static int admit_no_listener(const struct exec_peer *p, bool port, struct err *e)
+{
+	if (errno == EAGAIN)
+		return err_set_code(e, -EAGAIN, "limit", "The %s has too many connections waiting.",
+				    p->what);
+	return err_set_code(e, port ? -EAGAIN : -EACCES, port ? "gateway-away" : ADMIT_REFRESH,
+			    "The %s does not listen (%s).", p->what, strerror(errno));
 }
 
 /*
- * A fresh connection; who listens must be the recorded bridge (SO_PEERCRED was taken at its
+ * A fresh connection; who listens must be the recorded process (SO_PEERCRED was taken at its
  * listen(2)).
  */
-static int admit_connect(struct box *b, int *ret_fd, struct err *e)
+static int admit_connect(struct admit *a, struct box *b, struct err *e)
 {
+	const struct exec_peer p = admit_peer(a, &b->rec);
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 	char path[PATH_MAX];
 	struct fd_peer peer;
@@ -121,21 +161,16 @@ static int admit_connect(struct box *b, int *ret_fd, struct err *e)
 
 	if (fd < 0)
 		return err_set_code(e, -EAGAIN, "limit", "The node has no descriptors left.");
-	if (box_path(b->s, path, b->rec.id.sandbox, b->rec.id.generation, "bridge.sock") < 0 ||
+	if (box_path(b->s, path, b->rec.id.sandbox, b->rec.id.generation, p.socket) < 0 ||
 	    str_copy(sa.sun_path, sizeof(sa.sun_path), path) < 0)
 		return err_set(e, -ENAMETOOLONG, "The run folder's name is too long.");
-	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0) {
-		if (errno == EAGAIN)
-			return err_set_code(e, -EAGAIN, "limit",
-					    "The bridge has too many connections waiting.");
-		return err_set_code(e, -EACCES, ADMIT_REFRESH, "The bridge does not listen (%s).",
-				    strerror(errno));
-	}
-	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != b->rec.proc.bridge_pid ||
-	    peer.uid != b->rec.proc.bridge_uid)
+	if (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0)
+		return admit_no_listener(&p, a->cap.purpose == ID_PURPOSE_SERVICE_PORT, e);
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != p.pid || peer.uid != p.uid)
 		return err_set_code(e, -EACCES, ADMIT_DENY,
-				    "The bridge's socket belongs to another process.");
-	*ret_fd = TAKE_FD(fd);
+				    "The %s's socket belongs to another process.", p.what);
+	a->peer_pid = p.pid;
+	a->fd = TAKE_FD(fd);
 	return 0;
 }
 
@@ -152,10 +187,36 @@ static void admit_end(struct admit *a, const struct err *e)
 	}
 	fd_close(a->fd);
 	a->s->n_admits--;
+	explicit_bzero(a->text, sizeof(a->text));
 	free(a);
 }
 
-static int admit_send_preamble(const struct box *b, int fd, uint64_t lease, struct err *e)
+/* The whole capability goes with it: the gateway decides for itself (K-5). */
+static int admit_send_to_gateway(const struct admit *a, const struct box *b, uint64_t lease,
+				 struct err *e)
+{
+	struct {
+		struct gtw_preamble p;
+		char text[CAP_TEXT_MAX];
+	} m = { .p = { .magic = GTW_PREAMBLE_MAGIC,
+		       .token_len = (uint32_t)strlen(a->text),
+		       .lease = lease,
+		       .generation = b->rec.id.generation,
+		       .port = a->cap.port,
+		       .protocol = (uint8_t)a->cap.protocol } };
+	size_t n = sizeof(m.p) + m.p.token_len;
+	ssize_t sent;
+
+	memcpy(m.p.activation, b->rec.id.activation, sizeof(m.p.activation));
+	memcpy(m.text, a->text, m.p.token_len);
+	sent = send(a->fd, &m, n, MSG_NOSIGNAL);
+	explicit_bzero(&m, sizeof(m));
+	return sent == (ssize_t)n ? 0
+				  : err_set_code(e, -EAGAIN, "gateway-away",
+						 "The gateway has closed the connection.");
+}
+
+static int admit_send_to_bridge(const struct box *b, int fd, uint64_t lease, struct err *e)
 {
 	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC,
 				     .kind = 0,
@@ -173,20 +234,24 @@ static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
 {
 	struct sbx_admit_rep rep = { .lease = lease_next_id(a->s),
 				     .generation = b->rec.id.generation };
+	bool port = a->cap.purpose == ID_PURPOSE_SERVICE_PORT;
 	int dup_fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 3);
 	int r;
 
 	if (dup_fd < 0)
 		return err_set_code(e, -EAGAIN, "limit", "The node has no descriptors left.");
-	r = lease_add(b, ipc_call_peer(a->call), rep.lease, dup_fd, e);
+	r = lease_add(b, ipc_call_peer(a->call), rep.lease, port, dup_fd, e);
 	if (r < 0)
 		return r;
-	r = admit_send_preamble(b, a->fd, rep.lease, e);
+	r = port ? admit_send_to_gateway(a, b, rep.lease, e)
+		 : admit_send_to_bridge(b, a->fd, rep.lease, e);
 	if (r < 0) {
 		lease_drop(b, rep.lease);
 		return r;
 	}
-	str_copy(rep.guest_token, sizeof(rep.guest_token), b->rec.guest_token);
+	/* What only the control routes need does not go along with a port. */
+	if (!port)
+		str_copy(rep.guest_token, sizeof(rep.guest_token), b->rec.guest_token);
 	str_copy(rep.sandbox, sizeof(rep.sandbox), b->rec.id.sandbox);
 	ipc_answer(a->call, &rep, &a->fd, 1);
 	admit_stat_add(ADMIT_HAND_OVER, a->part_ns);
@@ -203,8 +268,11 @@ static void admit_verified(void *arg, const struct err *failed, const void *rep,
 	int r;
 
 	a->part_ns = admit_stat_add(ADMIT_VERIFY, a->part_ns);
-	b = admit_compare(a->s, &a->cap, &e);
-	r = b ? admit_limits(b, &e) : e.num;
+	b = admit_compare(a, &e);
+	r = b ? admit_limits(a, b, &e) : e.num;
+	if (r == 0 && admit_peer(a, &b->rec).pid != a->peer_pid)
+		r = err_set_code(&e, -EAGAIN, "gateway-away",
+				 "The sandbox's network gateway was replaced; try again.");
 
 	if (failed) {
 		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET ||
@@ -233,9 +301,6 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	if ((purpose != ID_PURPOSE_CONTROL && purpose != ID_PURPOSE_SERVICE_PORT) || access < 0 ||
 	    protocol < 0)
 		return err_set_code(e, -EACCES, ADMIT_DENY, "No such purpose, access or protocol.");
-	if (purpose == ID_PURPOSE_SERVICE_PORT)
-		return err_set_code(e, -ENOSYS, "not-built-yet",
-				    "Ports of a sandbox cannot be reached yet.");
 	r = admit_capability(a->s, q->capability, (enum id_purpose)purpose, (enum id_access)access,
 			     q->port, (enum id_protocol)protocol, &a->cap, e);
 	if (r < 0)
@@ -243,17 +308,22 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	a->part_ns = admit_stat_add(cap_cache_misses(a->s->caps) != misses ? ADMIT_SIGNATURE
 									   : ADMIT_SIGNATURE_CACHED,
 				    a->part_ns);
-	b = admit_compare(a->s, &a->cap, e);
-	r = b ? admit_limits(b, e) : e->num;
+	b = admit_compare(a, e);
+	r = b ? admit_limits(a, b, e) : e->num;
 	a->part_ns = admit_stat_add(ADMIT_COMPARE, a->part_ns);
 	if (r == 0)
-		r = admit_connect(b, &a->fd, e);
+		r = admit_connect(a, b, e);
 	if (r < 0)
 		return r;
 	a->part_ns = admit_stat_add(ADMIT_CONNECT, a->part_ns);
 	str_copy(v.sandbox, sizeof(v.sandbox), b->rec.id.sandbox);
 	v.generation = b->rec.id.generation;
-	v.bridge_pid = b->rec.proc.bridge_pid;
+	if (purpose == ID_PURPOSE_SERVICE_PORT) {
+		v.gateway_pid = a->peer_pid;
+		str_copy(a->text, sizeof(a->text), q->capability);
+	} else {
+		v.bridge_pid = a->peer_pid;
+	}
 	ipc_client_call(a->s->nm, &nm_ops[NM_VERIFY], ipc_call_req_id(a->call), &v, NULL, 0,
 			SBX_VERIFY_MS, admit_verified, a);
 	return 0;

@@ -3,6 +3,7 @@
  * is served before.
  *
  *	running, and all of it is there      watched again; streams that nobody holds any more are revoked
+ *	the same without its gateway         the same; gateway.c starts another one
  *	running, and something is not        as a crash
  *	paused, and all of it is there       watched again
  *	pausing, resuming                    paused; the request comes again
@@ -168,6 +169,8 @@ static int adopt_resident(struct job *j, struct err *e)
 		r = exec_vm_open(j, ADOPT_QMP_MS, e);
 	if (r < 0)
 		return r;
+	j->gateway = (struct gateway){ 0 };
+	gateway_adopt(j);
 	if (life_in_transition(j->rec.state))
 		return pause_settle(j, e);
 	r = sbx_in_loop(j->s, adopt_set_in_loop, j);
@@ -371,6 +374,7 @@ static void adopt_sweep_in_loop(void *arg)
 			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
 				   "the node has no such execution any more");
 	}
+	gateway_look_all(w->s, true);
 }
 
 /* node-manager was away: an end may have been missed. */

@@ -26,6 +26,7 @@ static void box_free(struct box *b)
 	lease_cut_all(b);
 	loop_timer_stop(&b->retry);
 	loop_timer_stop(&b->finish);
+	gateway_forget(b);
 	map_del(b->s->boxes, b->rec.id.sandbox);
 	list_del(&b->node);
 	free(b);
@@ -63,6 +64,8 @@ struct box *box_set(struct sbx *s, const struct record *r)
 	if (!life_resident(b->rec.state) || !life_resident(r->state) ||
 	    b->rec.id.generation != r->id.generation)
 		b->ending = false;
+	if (!life_resident(r->state) || b->rec.id.generation != r->id.generation)
+		gateway_forget(b);
 	b->rec = *r;
 	return b;
 }

@@ -70,14 +70,29 @@ int bundle_load(struct sbx *s, struct err *e)
 	if (r < 0)
 		return err_errno(e, r, "%s", path);
 	r = bundle_open(text, n, s->root_public, &s->bundle, e);
-	return r < 0 ? err_wrap(e, "%s", path) : 0;
+	if (r < 0)
+		return err_wrap(e, "%s", path);
+	free(s->bundle_text);
+	s->bundle_text = TAKE(text);
+	return 0;
 }
 
 struct bundle_next { struct key_bundle keys; char *text; };
 
+static void bundle_set_in_loop(void *arg)
+{
+	struct job *j = arg;
+	struct bundle_next *next = j->arg;
+
+	j->s->bundle = next->keys;
+	free(j->s->bundle_text);
+	j->s->bundle_text = x_strdup(next->text);
+	cap_cache_clear(j->s->caps);
+}
+
 /*
- * Only one such job runs at a time, and the bundle changes in `done` alone: reading it here is
- * safe.
+ * Only one such job runs at a time, and only such a job changes the bundle: reading it here is
+ * safe. It is acknowledged when the gateways know it too: they check as well (K-5).
  */
 static int bundle_run(struct job *j, struct err *e)
 {
@@ -91,7 +106,15 @@ static int bundle_run(struct job *j, struct err *e)
 		return r;
 	conf_path(&j->s->conf, path, CONF_STATE, "sbx/bundle.txt");
 	r = fd_write_file(AT_FDCWD, path, next->text, strlen(next->text), 0600);
-	return r < 0 ? err_errno(e, r, "%s", path) : job_fault("sbx.bundle.stored", e);
+	if (r < 0)
+		return err_errno(e, r, "%s", path);
+	r = job_fault("sbx.bundle.stored", e);
+	if (r < 0)
+		return r;
+	if (sbx_in_loop(j->s, bundle_set_in_loop, j) < 0)
+		return err_set(e, -ECANCELED, "The node service is ending.");
+	gateway_push_bundle(j, next->text);
+	return 0;
 }
 
 static void bundle_done(struct job *j)
@@ -100,8 +123,6 @@ static void bundle_done(struct job *j)
 	struct sbx_bundle_rep rep = { 0 };
 
 	if (j->e.num == 0) {
-		j->s->bundle = next->keys;
-		cap_cache_clear(j->s->caps);
 		rep.number = j->s->bundle.number;
 		ipc_answer(j->call, &rep, NULL, 0);
 	} else {

@@ -115,5 +115,10 @@ void crash_on_nm_event(const char *name, json_t *a, void *arg)
 			   WEXITSTATUS((int)x.status));
 	else
 		str_format(reason, sizeof(reason), "%s has ended", x.who);
+	/* The sandbox lives on without it, until there is another one. */
+	if (str_eq(x.who, "gateway")) {
+		gateway_exited(arg, x.sandbox, x.generation, reason);
+		return;
+	}
 	crash_seen(arg, x.sandbox, x.generation, LIFE_EV_CRASH, reason);
 }

@@ -25,25 +25,33 @@
 #define EXEC_BRIDGE_MS 3000              /* for a bridge that was just started to listen */
 #define EXEC_BRIDGE_POLL_US 1000
 
-int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct err *e)
+int exec_peer_open(struct job *j, const struct exec_peer *p, int wait_ms, struct ipc_sync **ret,
+		   struct err *e)
 {
 	int64_t until = clock_mono_ms() + wait_ms;
 	autoclose int fd = -1;
 	char path[PATH_MAX];
 	struct fd_peer peer;
 
-	if (box_path(j->s, path, j->rec.id.sandbox, j->rec.id.generation, "control.sock") < 0)
+	if (box_path(j->s, path, j->rec.id.sandbox, j->rec.id.generation, p->socket) < 0)
 		return err_set(e, -ENAMETOOLONG, "The run folder's name is too long.");
 	while ((fd = fd_unix_connect(path, SOCK_SEQPACKET, SBX_REVOKE_MS)) == -ECONNREFUSED &&
 	       clock_mono_ms() < until)
 		usleep(EXEC_BRIDGE_POLL_US);
 	if (fd < 0)
-		return err_errno(e, fd, "The bridge's control socket");
-	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != j->rec.proc.bridge_pid ||
-	    peer.uid != j->rec.proc.bridge_uid)
-		return err_set(e, -EACCES,
-			       "The bridge's control socket belongs to another process.");
+		return err_errno(e, fd, "The %s's control socket", p->what);
+	if (fd_peer_cred(fd, &peer) < 0 || (uint64_t)peer.pid != p->pid || peer.uid != p->uid)
+		return err_set(e, -EACCES, "The %s's control socket belongs to another process.",
+			       p->what);
 	return ipc_sync_open_fd(TAKE_FD(fd), ret);
+}
+
+int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct err *e)
+{
+	const struct exec_peer peer = { "control.sock", "bridge", j->rec.proc.bridge_pid,
+					j->rec.proc.bridge_uid };
+
+	return exec_peer_open(j, &peer, wait_ms, ret, e);
 }
 
 /*
@@ -146,6 +154,8 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = exec_spawn(j, mode, &state_fd, e);
 	if (r == 0)
 		r = job_fault("sbx.exec.after-spawn", e);
+	if (r == 0)
+		gateway_begin(j);
 	/*
 	 * Its processes are not recorded before it is announced: what is not announced is destroyed
 	 * by name (adopt.c).
@@ -165,6 +175,8 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = exec_boot_failed(e);
 	job_step(j, "init");
 	if (r == 0)
+		gateway_let_out(j);
+	if (r == 0)
 		r = job_fault("sbx.exec.after-init", e);
 	return r;
 }
@@ -176,6 +188,8 @@ static void exec_announce_in_loop(void *arg)
 
 	if (b && j->vm)
 		box_watch(b, TAKE(j->vm));
+	if (b)
+		gateway_set(b, j);
 }
 
 int exec_announce(struct job *j, struct err *e)
@@ -298,6 +312,8 @@ int exec_end(struct job *j, bool graceful, struct err *e)
 	if (r < 0)
 		return r;
 	j->rec.proc = (struct nm_spawn_rep){ 0 };
+	j->rec.gateway = (struct nm_gateway_rep){ 0 };
+	j->gateway = (struct gateway){ 0 };
 	j->rec.guest_token[0] = '\0';
 	return 0;
 }

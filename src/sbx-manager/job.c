@@ -101,6 +101,7 @@ static void job_done(void *arg)
 		crash_after_job(b);
 		if (j->e.num < 0)
 			crash_job_failed(b, &j->e);
+		gateway_look(b);
 	}
 	job_free(j);
 }
@@ -128,7 +129,7 @@ int job_start(struct job *j)
 static bool job_nm_idempotent(enum nm_op op)
 {
 	return op == NM_DESTROY || op == NM_DISK_DELETE || op == NM_DISK_CREATE ||
-	       op == NM_LIST || op == NM_VERIFY || op == NM_QMP_OPEN;
+	       op == NM_LIST || op == NM_VERIFY || op == NM_QMP_OPEN || op == NM_GATEWAY;
 }
 
 /* Its failure is not to be taken for what node-manager itself would say, "not found" above all. */

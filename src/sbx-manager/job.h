@@ -6,6 +6,7 @@
 #ifndef SBX_MANAGER_JOB_H
 #define SBX_MANAGER_JOB_H
 
+#include "ipc/gtw_ops.h"
 #include "sbx-manager/sbx.h"
 #include "vmm/manifest.h"
 
@@ -32,6 +33,9 @@ struct job {
 	enum life_event event;
 	uint64_t generation;
 	char reason[RECORD_REASON_MAX];
+	/* gateway */
+	struct gateway gateway;                      /* what it has confirmed in this job; pid 0 = nothing */
+	unsigned gateway_reports, tries;
 	bool unrecorded;                             /* the execution that a template is made of has no record */
 	void *arg;                                   /* of `done` */
 	/* template */
@@ -83,11 +87,30 @@ int exec_console(struct job *j, struct err *e);      /* what the VMM holds goes 
 int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must do what the record says */
 int exec_vm_again(struct job *j, struct err *e);     /* the same in the place of one that failed; NULL on failure */
 /*
- * The bridge's control socket, after a look at who listens there. A bridge that was just started
- * gets wait_ms to do so.
+ * A control socket in the execution's folder, after a look at who listens there. Who was just
+ * started gets wait_ms to do so.
  */
+struct exec_peer { const char *socket, *what; uint64_t pid, uid; };
+int exec_peer_open(struct job *j, const struct exec_peer *p, int wait_ms, struct ipc_sync **ret,
+		   struct err *e);
+/* The bridge's. */
 int exec_control_open(struct job *j, int wait_ms, struct ipc_sync **ret, struct err *e);
 int exec_destroy(struct job *j, struct err *e);      /* node-manager's part of the end */
+
+/* ---- gateway.c ---- */
+int gateway_ask(struct job *j, enum gtw_op op, const void *req, void *rep, int timeout_ms,
+		struct err *e);                      /* one question to the gateway of j->rec */
+int gateway_start(struct job *j, struct err *e);     /* ends what was there; sets j->rec.gateway and j->gateway */
+int gateway_open(struct job *j, struct err *e);
+int gateway_revoke(struct job *j, int timeout_ms, struct err *e);
+void gateway_begin(struct job *j);                   /* of an execution that begins: where it fails, that goes on without */
+void gateway_let_out(struct job *j);                 /* after /init */
+void gateway_adopt(struct job *j);                   /* into j->gateway, with nobody's leases revoked */
+void gateway_push_bundle(struct job *j, const char *text);
+
+/* ---- netlog.c ---- */
+int lifecycle_netlog(struct job *j, struct err *e);
+int lifecycle_netstats(struct job *j, struct err *e);
 
 /* ---- init.c: the guest's own routes, over a control connection ---- */
 int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,

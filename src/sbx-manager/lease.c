@@ -1,5 +1,5 @@
 /*
- * Leases: each is one stream between node-api and a bridge, held at both ends. node-api reports the
+ * Leases: each is one stream between node-api and a bridge or a gateway, held at both ends. node-api reports the
  * end of each; a duplicate is kept here, so that the stream can be cut whatever node-api does; a
  * node-api connection that breaks ends all its leases. After EPOLLHUP of the duplicate (the bridge
  * has closed) the lease stays until node-api has reported its end, since bytes may still wait in
@@ -51,6 +51,7 @@ static void lease_forget(struct lease *l)
 	list_del(&l->in_door);
 	list_del(&l->in_bucket);
 	l->box->n_leases--;
+	l->box->n_ports -= l->port;
 	s->n_leases--;
 	fd_close(l->fd);
 	free(l);
@@ -64,7 +65,7 @@ static void lease_on_hup(struct loop_io *io, uint32_t events)
 	loop_del(&l->io);
 }
 
-int lease_add(struct box *b, struct ipc_peer *p, uint64_t id, int fd, struct err *e)
+int lease_add(struct box *b, struct ipc_peer *p, uint64_t id, bool port, int fd, struct err *e)
 {
 	struct sbx *s = b->s;
 	struct door *d = lease_door(s, p);
@@ -79,10 +80,12 @@ int lease_add(struct box *b, struct ipc_peer *p, uint64_t id, int fd, struct err
 	l->box = b;
 	l->door = d;
 	l->fd = fd;
+	l->port = port;
 	list_add_tail(&b->leases, &l->in_box);
 	list_add_tail(&d->leases, &l->in_door);
 	list_add_tail(&s->lease_buckets[id % SBX_LEASE_BUCKETS], &l->in_bucket);
 	b->n_leases++;
+	b->n_ports += port;
 	s->n_leases++;
 	/* EPOLLHUP and EPOLLERR come without being asked for. */
 	if (loop_add(s->loop, &l->io, fd, 0, lease_on_hup, l) < 0) {
@@ -156,21 +159,43 @@ static void lease_drain(int fd)
 		;
 }
 
+static void lease_cut(struct lease *l)
+{
+	struct sbx_lease ev = { .lease = l->id };
+	struct ipc_peer *p = l->door->peer;
+
+	shutdown(l->fd, SHUT_RDWR);
+	lease_drain(l->fd);
+	lease_forget(l);
+	ipc_peer_event(p, "revoked", sbx_revoked_fields, &ev);
+}
+
+static struct lease *lease_first(struct box *b, bool port)
+{
+	LIST_FOR(&b->leases, l, struct lease, in_box) {
+		if (!port || l->port)
+			return l;
+	}
+	return NULL;
+}
+
 /*
  * From the head each time: telling a peer may close it, and that ends all its leases.
  */
 void lease_cut_all(struct box *b)
 {
-	while (!list_empty(&b->leases)) {
-		struct lease *l = CONTAINER_OF(b->leases.next, struct lease, in_box);
-		struct sbx_lease ev = { .lease = l->id };
-		struct ipc_peer *p = l->door->peer;
+	struct lease *l;
 
-		shutdown(l->fd, SHUT_RDWR);
-		lease_drain(l->fd);
-		lease_forget(l);
-		ipc_peer_event(p, "revoked", sbx_revoked_fields, &ev);
-	}
+	while ((l = lease_first(b, false)))
+		lease_cut(l);
+}
+
+void lease_cut_ports(struct box *b)
+{
+	struct lease *l;
+
+	while (b->n_ports > 0 && (l = lease_first(b, true)))
+		lease_cut(l);
 }
 
 void lease_drop(struct box *b, uint64_t id)

@@ -114,9 +114,15 @@ static int lifecycle_shape(struct job *j, struct err *e)
 	return str_copy(j->rec.accel, sizeof(j->rec.accel), m.accel);
 }
 
-static int lifecycle_fresh_token(struct job *j, struct err *e)
+/* What an execution begins with: nothing of the one before it. */
+static int lifecycle_fresh(struct job *j, struct err *e)
 {
+	json_t *internet = json_object_get(j->spec, "internet");
+
+	if (internet)
+		j->rec.internet = json_is_true(internet);
 	j->rec.proc = (struct nm_spawn_rep){ 0 };
+	j->rec.gateway = (struct nm_gateway_rep){ 0 };
 	j->rec.installed_ms = 0;
 	j->rec.reason[0] = '\0';
 	return str_random_hex(j->rec.guest_token, 32) < 0
@@ -219,11 +225,11 @@ static int lifecycle_create(struct job *j, struct err *e)
 	/* A try that was broken off is cleared away and made again. */
 	if (j->had_record && (r = exec_end(j, false, e)) < 0)
 		return r;
-	j->rec = (struct record){ .id = j->cap.id };
+	j->rec = (struct record){ .id = j->cap.id, .internet = true };
 	r = lifecycle_shape(j, e);
 	job_step(j, "template");
 	if (r == 0)
-		r = lifecycle_fresh_token(j, e);
+		r = lifecycle_fresh(j, e);
 	if (r == 0 && str_random_hex(j->rec.machine_id, 16) < 0)
 		r = err_set(e, -EIO, "The node has no random numbers.");
 	if (r < 0)
@@ -289,7 +295,7 @@ static int lifecycle_start(struct job *j, struct err *e)
 	if (r < 0)
 		return r;
 	j->rec.id = j->cap.id;
-	r = lifecycle_fresh_token(j, e);
+	r = lifecycle_fresh(j, e);
 	if (r < 0)
 		return r;
 	r = lifecycle_start_steps(j, e);
@@ -566,6 +572,8 @@ static const struct lifecycle_kind {
 	{ ID_ACCESS_PAUSE, lifecycle_pause },
 	{ ID_ACCESS_RESUME, lifecycle_resume },
 	{ ID_ACCESS_CONSOLE, lifecycle_console },
+	{ ID_ACCESS_NETLOG, lifecycle_netlog },
+	{ ID_ACCESS_NETSTATS, lifecycle_netstats },
 };
 
 void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)

@@ -12,8 +12,10 @@ static void sbx_main_adopted(struct job *j)
 {
 	struct err e = { 0 };
 
-	if (j->e.num == 0 && sbx_serve(j->s, &e) == 0)
+	if (j->e.num == 0 && sbx_serve(j->s, &e) == 0) {
+		gateway_look_all(j->s, false);
 		return;
+	}
 	if (!atomic_load(&j->s->leaving))
 		log_error("cannot serve", F_ERR(j->e.num < 0 ? &j->e : &e));
 	loop_stop(j->s->loop);

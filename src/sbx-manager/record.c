@@ -29,18 +29,35 @@ static const char record_schema[] =
 	"CREATE TABLE IF NOT EXISTS console(sandbox TEXT PRIMARY KEY, text BLOB NOT NULL) STRICT;"
 	"CREATE TABLE IF NOT EXISTS console_mark(id INTEGER PRIMARY KEY, sandbox TEXT NOT NULL, t_ms INTEGER NOT NULL,"
 	" bytes INTEGER NOT NULL) STRICT;"
-	"CREATE INDEX IF NOT EXISTS console_mark_sandbox ON console_mark(sandbox, id);"
-	"PRAGMA user_version=1;";
+	"CREATE INDEX IF NOT EXISTS console_mark_sandbox ON console_mark(sandbox, id);";
+
+/* What came later, each once and in one transaction. The first is the schema as it was at first. */
+static const char *const record_migrations[] = {
+	"",
+	"ALTER TABLE execution ADD COLUMN gateway_pid INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE execution ADD COLUMN gateway_start INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE execution ADD COLUMN gateway_uid INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE execution ADD COLUMN internet INTEGER NOT NULL DEFAULT 1;",
+};
 
 /*
  * One table says what a column is and where it stands in struct record; the order is that of the
  * schema.
  */
-enum column_kind { COL_STR, COL_U64, COL_I64, COL_STATE, COL_SUBSTRATE, COL_ACTIVATION };
+enum column_kind {
+	COL_STR,
+	COL_U64,
+	COL_I64,
+	COL_BOOL,
+	COL_STATE,
+	COL_SUBSTRATE,
+	COL_ACTIVATION
+};
 struct column { enum column_kind kind; size_t off, size; };
 #define C_STR(f) { COL_STR, offsetof(struct record, f), sizeof(((struct record *)0)->f) }
 #define C_U64(f) { COL_U64, offsetof(struct record, f), 8 }
 #define C_I64(f) { COL_I64, offsetof(struct record, f), 8 }
+#define C_BOOL(f) { COL_BOOL, offsetof(struct record, f), sizeof(bool) }
 
 static const struct column record_columns[] = {
 	C_STR(id.sandbox),
@@ -71,8 +88,12 @@ static const struct column record_columns[] = {
 	C_I64(installed_ms),
 	C_I64(since_ms),
 	C_STR(reason),
+	C_U64(gateway.pid),
+	C_U64(gateway.start),
+	C_U64(gateway.uid),
+	C_BOOL(internet),
 };
-#define RECORD_PARAMS "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?"
+#define RECORD_PARAMS "?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?"
 static_assert(sizeof(RECORD_PARAMS) == 2 * ARRAY_LEN(record_columns), "one parameter per column");
 
 static void record_finalize(sqlite3_stmt **st)
@@ -99,16 +120,52 @@ static int record_run(struct record_db *db, sqlite3_stmt *st, struct err *e)
 	return sqlite3_step(st) == SQLITE_DONE ? 0 : record_fail(db, e);
 }
 
+static int record_version(struct record_db *db, size_t *ret, struct err *e)
+{
+	autostmt sqlite3_stmt *st = NULL;
+	int r = record_prepare(db, "PRAGMA user_version", &st, e);
+
+	if (r < 0)
+		return r;
+	if (sqlite3_step(st) != SQLITE_ROW)
+		return record_fail(db, e);
+	*ret = (size_t)sqlite3_column_int64(st, 0);
+	return 0;
+}
+
+static int record_migrate(struct record_db *db, struct err *e)
+{
+	size_t version = 0;
+	int r = record_version(db, &version, e);
+
+	if (r == 0 && version > ARRAY_LEN(record_migrations))
+		return err_set(e, -EPROTO,
+			       "The node's records are of version %zu, this program knows %zu: use a newer one.",
+			       version, ARRAY_LEN(record_migrations));
+	for (; r == 0 && version < ARRAY_LEN(record_migrations); version++) {
+		autofree char *sql = x_asprintf("BEGIN IMMEDIATE; %s PRAGMA user_version=%zu; COMMIT;",
+						record_migrations[version], version + 1);
+
+		if (sqlite3_exec(db->db, sql, NULL, NULL, NULL) != SQLITE_OK)
+			r = record_fail(db, e);
+	}
+	return r;
+}
+
 int record_open(const char *path, struct record_db **ret, struct err *e)
 {
 	struct record_db *db = x_alloc(sizeof(*db));
+	int r;
 
 	if (sqlite3_open_v2(path, &db->db,
 			    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX,
 			    NULL) != SQLITE_OK ||
 	    sqlite3_busy_timeout(db->db, RECORD_BUSY_MS) != SQLITE_OK ||
-	    sqlite3_exec(db->db, record_schema, NULL, NULL, NULL) != SQLITE_OK) {
-		int r = record_fail(db, e);
+	    sqlite3_exec(db->db, record_schema, NULL, NULL, NULL) != SQLITE_OK)
+		r = record_fail(db, e);
+	else
+		r = record_migrate(db, e);
+	if (r < 0) {
 
 		record_close(db);
 		err_wrap(e, "%s", path);
@@ -139,6 +196,9 @@ static void record_bind(sqlite3_stmt *st, int i, const struct column *c, const s
 	case COL_I64:
 		sqlite3_bind_int64(st, i, *(const int64_t *)p);
 		break;
+	case COL_BOOL:
+		sqlite3_bind_int64(st, i, *(const bool *)p);
+		break;
 	case COL_STATE:
 		sqlite3_bind_text(st, i, life_state_names[r->state], -1, SQLITE_STATIC);
 		break;
@@ -155,7 +215,8 @@ static void record_bind(sqlite3_stmt *st, int i, const struct column *c, const s
 /* A row that cannot be read as it was written is an error, not a guess. */
 static int record_column(sqlite3_stmt *st, int i, const struct column *c, struct record *r)
 {
-	const char *text = c->kind == COL_U64 || c->kind == COL_I64 || c->kind == COL_SUBSTRATE
+	const char *text = c->kind == COL_U64 || c->kind == COL_I64 || c->kind == COL_BOOL ||
+					   c->kind == COL_SUBSTRATE
 				   ? ""
 				   : (const char *)sqlite3_column_text(st, i);
 	char *p = (char *)r + c->off;
@@ -168,6 +229,9 @@ static int record_column(sqlite3_stmt *st, int i, const struct column *c, struct
 	case COL_U64:
 	case COL_I64:
 		*(int64_t *)p = sqlite3_column_int64(st, i);
+		return 0;
+	case COL_BOOL:
+		*(bool *)p = sqlite3_column_int64(st, i) != 0;
 		return 0;
 	case COL_STATE:
 		return life_state_of(text, &r->state);

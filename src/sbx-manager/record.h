@@ -31,6 +31,8 @@ struct record {
 	char accel[8];
 	uint64_t memory_mib, vcpus, disk_mib;
 	struct nm_spawn_rep proc;                /* zero: no execution was spawned */
+	struct nm_gateway_rep gateway;           /* the newest that was started for it; zero: none was */
+	bool internet;                           /* it lets connections out */
 	char guest_token[65];                    /* "" without an execution */
 	char machine_id[33];
 	int64_t installed_ms;                    /* when this generation began to serve; 0 = it never did */

@@ -21,12 +21,13 @@ static json_t *report_box(const struct box *b)
 	char activation[ID_ACTIVATION_HEX + 1];
 
 	str_hex(activation, r->id.activation, ID_ACTIVATION_BYTES);
-	return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:I}", "sandbox",
+	return json_pack("{s:s, s:s, s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:s}", "sandbox",
 			 r->id.sandbox, "tenant", r->id.tenant, "state", life_state_names[r->state],
 			 "generation", (json_int_t)r->id.generation, "activation", activation,
 			 "attempt", (json_int_t)r->id.attempt, "reason", r->reason, "since_ms",
 			 (json_int_t)r->since_ms, "memory_mib", (json_int_t)r->memory_mib, "vcpus",
-			 (json_int_t)r->vcpus, "leases", (json_int_t)b->n_leases);
+			 (json_int_t)r->vcpus, "leases", (json_int_t)b->n_leases, "gateway",
+			 !life_resident(r->state) ? "" : b->gateway.pid ? "up" : "away");
 }
 
 static void report_answer(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)

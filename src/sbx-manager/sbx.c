@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -183,6 +184,7 @@ void sbx_close(struct sbx *s)
 	ipc_server_free(s->server);
 	ipc_client_free(s->nm);
 	record_close(s->db);
+	free(s->bundle_text);
 	cap_cache_free(s->caps);
 	map_free(s->boxes);
 }

@@ -17,8 +17,8 @@
  * Files: record.c rows; box.c the table of boxes and what watches them; admit.c the admission;
  * lease.c leases; revoke.c the order of revocation; job.c how a story runs; exec.c how an execution
  * begins and ends; lifecycle.c create, start, stop, delete, console; pause.c pause and
- * resume; crash.c what ended by itself;
- * adopt.c after a restart; template.c; bundle.c; init.c; report.c.
+ * resume; crash.c what ended by itself; gateway.c the network gateway of an execution; netlog.c what
+ * it has seen; adopt.c after a restart; template.c; bundle.c; init.c; report.c.
  */
 #ifndef SBX_MANAGER_SBX_H
 #define SBX_MANAGER_SBX_H
@@ -43,7 +43,8 @@
 #define SBX_PEERS_MAX 64
 #define SBX_BOXES_MAX 65536                  /* sandboxes of all states on this node */
 #define SBX_PURGE_MS (3600 * 1000)           /* between two looks for old tombstones */
-#define SBX_LEASES_PER_BOX_MAX 512           /* then 429 */
+#define SBX_LEASES_PER_BOX_MAX 512           /* to its bridge; then 429 */
+#define SBX_PORTS_PER_BOX_MAX 2048           /* to its gateway; then 429 */
 #define SBX_LEASES_MAX 8192
 #define SBX_ADMITS_PENDING_MAX 1024          /* admissions that wait for node-manager's answer */
 #define SBX_LEASE_BUCKETS 1024
@@ -54,6 +55,13 @@
 
 struct sbx;
 
+/* What the network gateway of an execution has confirmed. */
+struct gateway {
+	uint64_t pid;                        /* of its main process, as recorded; 0 = none can be used */
+	uint64_t attempt, bundle;            /* what it knows */
+	bool open;                           /* it lets out */
+};
+
 struct box {
 	struct list node;                    /* by seq */
 	struct sbx *s;
@@ -62,7 +70,15 @@ struct box {
 	bool ending;                         /* nothing is admitted any more for this generation */
 	unsigned jobs;                       /* queued or running */
 	struct list leases;
-	size_t n_leases;
+	size_t n_leases, n_ports;            /* all, and those through the gateway */
+	/* gateway.c */
+	struct gateway gateway;
+	bool gateway_doubt;                  /* to be checked before it is relied on */
+	unsigned gateway_reports;            /* of its end */
+	unsigned gateway_fails;              /* starts in a row that failed or did not last */
+	int64_t gateway_since_ms;
+	struct loop_timer gateway_timer;
+	char gateway_why[RECORD_REASON_MAX]; /* it is not there; "" = it is */
 	/* What watches the execution. NULL without one. */
 	struct vmm *vm;                      /* lent to a job while that needs it */
 	struct loop_io vm_io;
@@ -87,6 +103,7 @@ struct lease {
 	uint64_t id;
 	struct box *box;
 	struct door *door;
+	bool port;                           /* through the gateway */
 	int fd;                              /* duplicate of the stream that node-api has */
 	struct loop_io io;                   /* polled for HUP only */
 	bool hup;
@@ -114,6 +131,7 @@ struct sbx {
 
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct key_bundle bundle;
+	char *bundle_text;                   /* as it came, for gateways; NULL = none yet */
 	struct loop_timer purge;
 	struct cap_cache *caps;
 	struct manifest manifest;            /* of the template that was read last; template_id "" = none yet */
@@ -175,9 +193,19 @@ void lease_door_joined(struct ipc_peer *p, void *arg);
 void lease_door_left(struct ipc_peer *p, void *arg);
 int lease_init(struct sbx *s);
 uint64_t lease_next_id(struct sbx *s);
-int lease_add(struct box *b, struct ipc_peer *p, uint64_t id, int fd, struct err *e);   /* owns fd (the duplicate) */
+int lease_add(struct box *b, struct ipc_peer *p, uint64_t id, bool port, int fd,
+	      struct err *e);                        /* owns fd (the duplicate) */
 void lease_drop(struct box *b, uint64_t id);
 void lease_cut_all(struct box *b);                   /* shutdown, throw away what is queued, tell node-api, forget */
+void lease_cut_ports(struct box *b);                 /* the same for those through the gateway */
+
+/* ---- gateway.c (loop's thread) ---- */
+struct job;
+void gateway_look(struct box *b);                    /* is it as it shall be? else a job is started */
+void gateway_look_all(struct sbx *s, bool doubt);
+void gateway_forget(struct box *b);                  /* the execution is another one, or gone */
+void gateway_set(struct box *b, const struct job *j);        /* what a job has made of it; after its commit */
+void gateway_exited(struct sbx *s, const char *sandbox, uint64_t generation, const char *reason);
 
 /* ---- bundle.c ---- */
 int bundle_load(struct sbx *s, struct err *e);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +50,9 @@ static struct record sample(uint64_t generation)
 			    .id.substrate = ID_SUBSTRATE_K8S,
 			    .id.generation = generation,
 			    .id.attempt = 3,
-			    .proc = { 1, 2, 3, 4, 5, 6, 7, 8, UINT64_C(1) << 40 } };
+			    .proc = { 1, 2, 3, 4, 5, 6, 7, 8, UINT64_C(1) << 40 },
+			    .gateway = { 10, UINT64_C(1) << 41, 12 },
+			    .internet = generation % 2 };
 
 	str_copy(r.id.sandbox, sizeof(r.id.sandbox), SANDBOX);
 	str_copy(r.id.tenant, sizeof(r.id.tenant), "acme");
@@ -94,6 +97,47 @@ static void test_round_trip(void **state)
 	assert_int_equal(record_get(db, SANDBOX, &out, &e), 0);
 	assert_int_equal(out.id.generation, 8);
 	record_close(db);
+}
+
+/* Records of a version without gateways: what they had is there, what came later as it was then. */
+static void test_migration(void **state)
+{
+	static const char old[] =
+		"CREATE TABLE execution("
+		" sandbox TEXT PRIMARY KEY, tenant TEXT NOT NULL, worker TEXT NOT NULL, substrate INTEGER NOT NULL,"
+		" pod_uid TEXT NOT NULL, generation INTEGER NOT NULL, activation TEXT NOT NULL, attempt INTEGER NOT NULL,"
+		" state TEXT NOT NULL, template TEXT NOT NULL, accel TEXT NOT NULL, memory_mib INTEGER NOT NULL,"
+		" vcpus INTEGER NOT NULL, disk_mib INTEGER NOT NULL, slot INTEGER NOT NULL, vmm_uid INTEGER NOT NULL,"
+		" bridge_uid INTEGER NOT NULL, vmm_pid INTEGER NOT NULL, vmm_start INTEGER NOT NULL, bridge_pid INTEGER NOT NULL,"
+		" bridge_start INTEGER NOT NULL, init_pid INTEGER NOT NULL, init_start INTEGER NOT NULL,"
+		" guest_token TEXT NOT NULL, machine_id TEXT NOT NULL, installed_ms INTEGER NOT NULL, since_ms INTEGER NOT NULL,"
+		" reason TEXT NOT NULL) STRICT;"
+		"INSERT INTO execution VALUES('" SANDBOX "', 'acme', '11111111-2222-4333-8444-555555555555', 0, '', 7,"
+		" '00112233445566778899aabbccddeeff', 1, 'running', 'base', 'tcg', 512, 1, 8192, 1, 2, 3, 4, 5, 6, 7, 8, 9,"
+		" 't', 'm', 10, 11, 'why');"
+		"PRAGMA user_version=1;";
+	struct record_db *db;
+	struct record out;
+	struct err e = { 0 };
+	sqlite3 *raw;
+
+	assert_int_equal(sqlite3_open(path, &raw), SQLITE_OK);
+	assert_int_equal(sqlite3_exec(raw, old, NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(raw);
+	for (int again = 0; again < 2; again++) {
+		db = open_db();
+		assert_int_equal(record_get(db, SANDBOX, &out, &e), 0);
+		assert_int_equal(out.proc.init_start, 9);
+		assert_string_equal(out.reason, "why");
+		assert_int_equal(out.gateway.pid, 0);
+		assert_true(out.internet);
+		record_close(db);
+	}
+	/* One of a later version is left alone. */
+	assert_int_equal(sqlite3_open(path, &raw), SQLITE_OK);
+	assert_int_equal(sqlite3_exec(raw, "PRAGMA user_version=99", NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(raw);
+	assert_int_equal(record_open(path, &db, &e), -EPROTO);
 }
 
 /* What record_put has said is there, whatever happens then. */
@@ -219,6 +263,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_migration, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_survives_a_kill, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tombstones, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_events_are_bounded, setup, teardown),
