@@ -32,6 +32,7 @@
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -502,11 +503,22 @@ static void answer_complete(struct forward *f)
 	forward_finish(f);
 }
 
+/*
+ * Closed, not shut: POLLHUP says that both of its directions have ended, while ours is still open.
+ */
+static bool up_broke(const struct forward *f)
+{
+	struct pollfd p = { .fd = conn_fd(f->up) };
+
+	return f->c.closed_is_broken && conn_eof(f->up) && !f->shut_up && poll(&p, 1, 0) == 1 &&
+	       (p.revents & POLLHUP);
+}
+
 static bool answer_at_eof(struct forward *f)
 {
 	if (!up_ended(f))
 		return false;
-	if (f->up_dead || http_dec_eof(&f->out_dec) < 0)
+	if (f->up_dead || up_broke(f) || http_dec_eof(&f->out_dec) < 0)
 		forward_break(f, FORWARD_UPSTREAM_GONE);
 	else if (room_of(f->client) >= CHUNK_OVERHEAD)
 		answer_complete(f);
@@ -571,8 +583,13 @@ static bool tunnel_way(struct conn *from, struct conn *to, bool *shut, uint64_t 
 
 static bool pump_tunnel(struct forward *f)
 {
-	bool go = tunnel_way(f->client, f->up, &f->shut_up, &f->end.in_bytes);
+	bool go;
 
+	if (buf_len(conn_in(f->up)) == 0 && !f->shut_client && up_broke(f)) {
+		forward_break(f, FORWARD_UPSTREAM_GONE);
+		return false;
+	}
+	go = tunnel_way(f->client, f->up, &f->shut_up, &f->end.in_bytes);
 	go |= tunnel_way(f->up, f->client, &f->shut_client, &f->end.out_bytes);
 	f->progress |= go;
 	if (f->shut_up && f->shut_client && conn_out_len(f->up) == 0 &&
@@ -803,6 +820,35 @@ void forward_start(struct forward *f, struct conn *up, const void *head, size_t 
 		if (buf_len(conn_in(f->client)) == 0)
 			conn_write(f->client, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 	}
+	forward_later(f);
+	forward_arm(f);
+}
+
+void forward_tunnel(struct forward *f, struct conn *up)
+{
+	const char *proto = http_get(&f->req, "Upgrade");
+	struct buf out;
+
+	if (f->st == ST_ENDED) {
+		forward_start(f, up, NULL, 0);
+		return;
+	}
+	assert(f->st == ST_IDLE && !f->up && !f->spoke && f->req.upgrade && f->in_done && proto);
+	f->up = up;
+	f->up_connected = true;
+	f->st = ST_TUNNEL;
+	f->spoke = true;
+	f->end.status = 101;
+	conn_set_timeout(up, 0);
+	conn_set_fn(up, on_up, f);
+	buf_init(&out, HEAD_OUT_MAX);
+	http_put_status(&out, 101);
+	http_put_field(&out, "Connection", "Upgrade");
+	http_put_field(&out, "Upgrade", proto);
+	http_put_end(&out);
+	if (conn_write(f->client, buf_data(&out), buf_len(&out)) < 0)
+		forward_break(f, FORWARD_CLIENT_GONE);
+	buf_done(&out);
 	forward_later(f);
 	forward_arm(f);
 }

@@ -62,6 +62,12 @@ enum forward_head { FORWARD_PASS, FORWARD_SWALLOW };
 struct forward_conf {
 	struct loop *loop;
 	bool rechunk;              /* frame the answer's body anew: trailers of the upstream do not pass */
+	/*
+	 * The upstream's end is in order only by its shutdown(2): a Unix socket that is closed
+	 * altogether broke (who had it died). Not to be told apart once the client's end was passed
+	 * on to it.
+	 */
+	bool closed_is_broken;
 	bool replay;               /* keep the body's first bytes for another attempt */
 	int connect_timeout_ms;    /* 0 = none, each */
 	int head_timeout_ms;       /* from the end of the request to the head of the answer */
@@ -104,6 +110,12 @@ void *forward_arg(const struct forward *f);
  * FORWARD_BUFFER_BYTES.
  */
 void forward_start(struct forward *f, struct conn *up, const void *head, size_t n);
+/*
+ * The upstream speaks no HTTP: the request is answered with 101 here and now, and both sides become
+ * a raw tunnel. The request must ask for an upgrade and have no body. Owns up, in whose conn_in may
+ * be bytes already.
+ */
+void forward_tunnel(struct forward *f, struct conn *up);
 /* The body up to here can be sent once more (or was not touched). */
 bool forward_can_retry(const struct forward *f);
 /* An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. */

@@ -28,6 +28,7 @@ static const struct node_op {
 	void (*fn)(struct node_call *c);
 } node_ops[] = {
 	{ "forward", NULL, NULL, true, node_forward },
+	{ "port", NULL, NULL, true, node_port },
 	{ "lifecycle", "POST", "/lifecycle/", true, node_lifecycle },
 	{ "bundle", "PUT", "/bundle", false, node_bundle },
 	{ "report", "GET", "/report", false, node_report },

@@ -36,7 +36,7 @@
 
 #include "base/list.h"
 #include "http/server.h"
-#include "identity/identity_limits.h"
+#include "identity/identity.h"
 #include "ipc/ipc.h"
 #include "loop/loop.h"
 
@@ -70,9 +70,26 @@ struct node_call {
 	char req_id[IPC_REQ_ID_MAX + 1];
 	char capability[CAP_TEXT_MAX];
 	char kind[16];
+	uint16_t port;                               /* of a request for a port; 0 = for the control routes */
+	enum id_protocol protocol;
 	int64_t start_ms;
 	json_t *report_node, *report_sandboxes;      /* of a report, page by page */
 	unsigned pages;
+};
+
+/* One admitted request on its way through (stream.c). */
+struct stream {
+	struct list node;
+	struct node *owner;
+	struct forward *f;
+	struct conn *waiting;                        /* to the gateway, whose verdict is awaited */
+	uint64_t lease, generation;
+	uint16_t port;
+	enum id_protocol protocol;
+	char sandbox[ID_SANDBOX_LEN + 1];
+	char req_id[IPC_REQ_ID_MAX + 1];
+	char guest_token[65];                        /* wiped when it was sent */
+	int64_t start_ms, admitted_ms;
 };
 
 struct node *node_new(struct loop *l, const struct node_conf *c);
@@ -83,6 +100,17 @@ void node_accept(struct node *n, int fd);            /* owns fd */
 void node_refuse(struct node_call *c, const struct err *e);      /* answers with the error; c is gone */
 void node_answer_json(struct node_call *c, int status, json_t *body);   /* takes body; c is gone */
 void node_forward(struct node_call *c);
+void node_port(struct node_call *c);
+/* Asks sbx-manager; what it admits becomes a stream, what it refuses is answered. c is gone or waits. */
+struct sbx_admit;
+void node_admit(struct node_call *c, const struct sbx_admit *q);
+bool node_full(const struct node *n, struct err *e);
+/* The descriptor of a lease that is not forwarded (any more): shut, closed, its end is reported. */
+void stream_let_go(struct stream *s, struct conn *up);
+/* Sends the head that put writes, and forwards over up. */
+void stream_send(struct stream *s, struct conn *up, int (*put)(struct buf *b, const struct stream *s));
+bool stream_skip_space(const char *name, void *arg);
+void port_begin(struct stream *s, struct conn *up);              /* owns up, a fresh connection to the gateway */
 void node_lifecycle(struct node_call *c);
 void node_bundle(struct node_call *c);
 void node_report(struct node_call *c);

@@ -1,7 +1,8 @@
 /*
- * Space-Op: forward. The route table says what the request needs; sbx-manager admits it and hands
- * over the stream to the bridge; forward (http/forward.h) relays one message over it. A stream
- * carries this one request and is closed.
+ * Space-Op: forward, and what a request for a port (port.c) has in common with it. The route table
+ * says what the request needs; sbx-manager admits it and hands over the stream to the bridge;
+ * forward (http/forward.h) relays one message over it. A stream carries this one request and is
+ * closed.
  *
  * A stream is in node->streams from its admission to the end of its forward, so that "revoked"
  * finds it. The event can come at any time after the answer to the admission, and that answer is
@@ -28,16 +29,6 @@
 #define ADMISSION_FORGET_MS (24 * 3600 * 1000)     /* sbx-manager answers or its connection breaks long before */
 #define HEAD_MAX (2 * HTTP_HEAD_MAX)
 
-struct stream {
-	struct list node;
-	struct node *owner;
-	struct forward *f;
-	uint64_t lease, generation;
-	char sandbox[ID_SANDBOX_LEN + 1];
-	char req_id[IPC_REQ_ID_MAX + 1];
-	int64_t start_ms, admitted_ms;
-};
-
 static void lease_ended(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
 	/*
@@ -57,6 +48,11 @@ static void lease_end(struct node *n, uint64_t lease, const char *req_id)
 
 /* ---- heads ---- */
 
+bool stream_skip_space(const char *name, void *arg)
+{
+	return strncasecmp(name, "Space-", 6) == 0;
+}
+
 static bool skip_request_field(const char *name, void *arg)
 {
 	static const char *const names[] = { "X-Access-Token", "X-Request-Id", "Expect" };
@@ -64,12 +60,12 @@ static bool skip_request_field(const char *name, void *arg)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (str_ieq(name, names[i]))
 			return true;
-	return strncasecmp(name, "Space-", 6) == 0;
+	return stream_skip_space(name, arg);
 }
 
-static int put_guest_head(struct buf *b, const struct http_head *h, const char *token,
-			  const char *req_id)
+static int put_guest_head(struct buf *b, const struct stream *s)
 {
+	const struct http_head *h = forward_req(s->f);
 	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
 	int r = http_put_request(b, h->method, h->target);
 
@@ -78,9 +74,9 @@ static int put_guest_head(struct buf *b, const struct http_head *h, const char *
 	if (r == 0)
 		r = http_put_framing(b, h);
 	if (r == 0)
-		r = http_put_field(b, "X-Access-Token", token);
-	if (r == 0 && req_id[0])
-		r = http_put_field(b, "X-Request-Id", req_id);
+		r = http_put_field(b, "X-Access-Token", s->guest_token);
+	if (r == 0 && s->req_id[0])
+		r = http_put_field(b, "X-Request-Id", s->req_id);
 	if (r == 0 && proto)
 		r = http_put_field(b, "Upgrade", proto);
 	if (r == 0)
@@ -88,30 +84,28 @@ static int put_guest_head(struct buf *b, const struct http_head *h, const char *
 	return r < 0 ? r : http_put_end(b);
 }
 
-static bool skip_answer_field(const char *name, void *arg)
-{
-	return strncasecmp(name, "Space-", 6) == 0;
-}
-
 static enum forward_head on_head(struct forward *f, const struct http_head *h, struct buf *out,
 				 void *arg)
 {
 	http_put_status(out, h->status);
-	http_put_forward(out, h, skip_answer_field, NULL);
+	http_put_forward(out, h, stream_skip_space, NULL);
 	return FORWARD_PASS;
 }
 
 /* ---- a stream ---- */
 
-static void on_released(struct forward *f, struct conn *idle, void *arg)
+void stream_let_go(struct stream *s, struct conn *up)
 {
-	struct stream *s = arg;
-
-	if (idle) {
-		shutdown(conn_fd(idle), SHUT_RDWR);  /* sbx-manager holds a duplicate */
-		conn_free(idle);
+	if (up) {
+		shutdown(conn_fd(up), SHUT_RDWR);    /* sbx-manager holds a duplicate */
+		conn_free(up);
 	}
 	lease_end(s->owner, s->lease, s->req_id);
+}
+
+static void on_released(struct forward *f, struct conn *idle, void *arg)
+{
+	stream_let_go(arg, idle);
 }
 
 static void on_failed(struct forward *f, enum forward_why why, void *arg)
@@ -145,8 +139,11 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	const struct http_head *h = forward_req(f);
 	autofree char *path = x_strndup(h->target, strcspn(h->target, "?"));
 
+	if (s->waiting)
+		stream_let_go(s, TAKE(s->waiting));
 	log_info("request", F_REQ(s->req_id), F_STR("sandbox", s->sandbox),
 		 F_UINT("generation", s->generation), F_UINT("lease", s->lease),
+		 F_UINT("port", s->port), F_STR("protocol", id_protocol_names[s->protocol]),
 		 F_STR("method", h->method), F_STR("path", path), F_INT("status", end->status),
 		 F_STR("end", forward_why_names[end->why]), F_UINT("in", end->in_bytes),
 		 F_UINT("out", end->out_bytes), F_INT("admit_ms", s->admitted_ms - s->start_ms),
@@ -155,7 +152,24 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 		http_server_return(n->http, end->client);
 	list_del(&s->node);
 	n->n_streams--;
+	explicit_bzero(s->guest_token, sizeof(s->guest_token));
 	free(s);
+}
+
+void stream_send(struct stream *s, struct conn *up, int (*put)(struct buf *b, const struct stream *s))
+{
+	struct buf head;
+
+	buf_init(&head, HEAD_MAX);
+	if (put(&head, s) == 0) {
+		forward_start(s->f, up, buf_data(&head), buf_len(&head));
+	} else {
+		stream_let_go(s, up);
+		forward_reply(s->f, 431, NULL, NULL, NULL, 0);
+	}
+	explicit_bzero((char *)buf_data(&head), buf_len(&head));
+	buf_done(&head);
+	explicit_bzero(s->guest_token, sizeof(s->guest_token));
 }
 
 static void unused_event(struct conn *c, enum conn_event ev, void *arg)
@@ -169,6 +183,7 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	const struct forward_conf fc = {
 		.loop = n->loop,
 		.rechunk = true,
+		.closed_is_broken = c->port != 0,
 		.head_timeout_ms = n->conf.head_timeout_ms,
 		.stall_timeout_ms = n->conf.stall_timeout_ms,
 		.head = on_head,
@@ -179,21 +194,24 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	};
 	struct http_head h;
 	struct conn *client, *up;
-	struct buf head;
 
 	s->owner = n;
 	s->lease = a->lease;
 	s->generation = a->generation;
+	s->port = c->port;
+	s->protocol = c->protocol;
 	s->start_ms = c->start_ms;
 	s->admitted_ms = clock_mono_ms();
 	str_copy(s->sandbox, sizeof(s->sandbox), a->sandbox);
 	str_copy(s->req_id, sizeof(s->req_id), c->req_id);
+	str_copy(s->guest_token, sizeof(s->guest_token), a->guest_token);
 	client = http_req_take(c->req, &h);          /* c is gone */
 	if (!client) {
 		http_head_done(&h);
 		shutdown(fd, SHUT_RDWR);
 		fd_close(fd);
 		lease_end(n, s->lease, s->req_id);
+		explicit_bzero(s->guest_token, sizeof(s->guest_token));
 		free(s);
 		return;
 	}
@@ -201,15 +219,10 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	n->n_streams++;
 	s->f = forward_new(&fc, client, &h);
 	up = conn_new(n->loop, fd, FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES, unused_event, NULL);
-	buf_init(&head, HEAD_MAX);
-	if (put_guest_head(&head, forward_req(s->f), a->guest_token, s->req_id) == 0) {
-		forward_start(s->f, up, buf_data(&head), buf_len(&head));
-	} else {
-		on_released(s->f, up, s);
-		forward_reply(s->f, 431, NULL, NULL, NULL, 0);
-	}
-	explicit_bzero((char *)buf_data(&head), buf_len(&head));
-	buf_done(&head);
+	if (s->port)
+		port_begin(s, up);
+	else
+		stream_send(s, up, put_guest_head);
 }
 
 /*
@@ -273,7 +286,7 @@ static void admitted(void *arg, const struct err *e, const void *rep, int *fds, 
 	stream_begin(c, rep, fds[0]);
 }
 
-static void admission_begin(struct node_call *c, const struct sbx_admit *q)
+void node_admit(struct node_call *c, const struct sbx_admit *q)
 {
 	struct admission *a = x_alloc(sizeof(*a));
 
@@ -284,6 +297,14 @@ static void admission_begin(struct node_call *c, const struct sbx_admit *q)
 		       a);
 	ipc_client_call(a->node->sbx, &sbx_ops[SBX_ADMIT], a->req_id, q, NULL, 0,
 			ADMISSION_FORGET_MS, admitted, a);
+}
+
+bool node_full(const struct node *n, struct err *e)
+{
+	if (n->n_streams < NODE_STREAMS_MAX)
+		return false;
+	err_set_code(e, -EUSERS, "limit", "The node relays as many requests as it can.");
+	return true;
 }
 
 void node_forward(struct node_call *c)
@@ -298,16 +319,14 @@ void node_forward(struct node_call *c)
 		err_set(&e, r, "The failpoint node.forward is set.");
 	else if (route->host_only)
 		err_set(&e, -ENOENT, "There is no such path.");
-	else if (c->node->n_streams >= NODE_STREAMS_MAX)
-		err_set_code(&e, -EUSERS, "limit", "The node relays as many requests as it can.");
-	if (e.num) {
+	if (e.num || node_full(c->node, &e)) {
 		node_refuse(c, &e);
 		return;
 	}
 	str_copy(a.capability, sizeof(a.capability), c->capability);
 	str_copy(a.purpose, sizeof(a.purpose), id_purpose_names[ID_PURPOSE_CONTROL]);
 	str_copy(a.access, sizeof(a.access), id_access_names[route->access]);
-	admission_begin(c, &a);
+	node_admit(c, &a);
 	explicit_bzero(&a, sizeof(a));
 }
 

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "ipc/gtw_ops.h"
 #include "ipc/sbx_ops.h"
 #include "node-api/node.h"
 
@@ -476,6 +477,249 @@ static void test_stranger(void **state)
 	close(sv[0]);
 }
 
+/* ---- Ports of the guest: the bridge's end is the gateway's here ---- */
+
+static void verdict(struct rig *g, unsigned code)
+{
+	const struct gtw_verdict v = { .magic = GTW_VERDICT_MAGIC, .code = code };
+
+	assert_int_equal(fd_write_all(g->bridge, &v, sizeof(v), WAIT_MS), 0);
+}
+
+#define PORT CAP "Space-Port: 8080\r\n"
+#define TUNNEL PORT "Connection: Upgrade\r\nUpgrade: space-tunnel\r\nSpace-Tunnel: tcp\r\n"
+
+static void test_port(void **state)
+{
+	struct rig *g = *state;
+
+	ask(g, "port", "POST /init?x=1",
+	    PORT
+	    "X-Keep: yes\r\nAuthorization: Bearer mine\r\nX-Request-Id: mine-too\r\nX-Access-Token: stolen1\r\n"
+	    "x-api-key: stolen2\r\nE2B-Traffic-Access-Token: stolen3\r\nE2b-Sandbox-Id: stolen4\r\n"
+	    "E2b-Sandbox-Port: stolen5\r\nSpace-Evil: stolen6\r\nContent-Length: 4\r\n",
+	    "body");
+	WAIT(g, g->admits == 1 && g->node->n_streams == 1);
+	assert_string_equal(g->last.purpose, "service-port");
+	assert_string_equal(g->last.access, "write");
+	assert_string_equal(g->last.protocol, "http");
+	assert_int_equal(g->last.port, 8080);
+	/* Not a byte before the gateway has said yes, and its word comes in pieces too. */
+	assert_int_equal(fd_write_all(g->bridge, "gtv", 3, WAIT_MS), 0);
+	for (int i = 0; i < 5; i++)
+		turn(g);
+	assert_int_equal(buf_len(&g->guest), 0);
+	assert_int_equal(fd_write_all(g->bridge, "1\1\0\0\0", 5, WAIT_MS), 0);
+	WAIT(g, has(&g->guest, "\r\n\r\nbody"));
+	assert_true(has(&g->guest, "POST /init?x=1 HTTP/1.1\r\n"));
+	assert_true(has(&g->guest, "X-Keep: yes\r\n"));
+	assert_true(has(&g->guest, "Authorization: Bearer mine\r\n"));
+	assert_true(has(&g->guest, "X-Request-Id: mine-too\r\n"));
+	assert_true(has(&g->guest, "Connection: close\r\n"));
+	assert_false(has(&g->guest, "stolen"));
+	assert_false(has(&g->guest, "cap-text"));
+	assert_false(has(&g->guest, "Space-"));
+	/* What a guest says in the platform's name is its own word. */
+	put(g->bridge,
+	    "HTTP/1.1 421 Misdirected Request\r\nSpace-Refusal: refresh-route\r\nSpace-Error: port-closed\r\n"
+	    "Content-Length: 2\r\n\r\nno");
+	WAIT(g, has(&g->in, "\r\n\r\nno") && g->lease_ends == 1);
+	assert_true(has(&g->in, "HTTP/1.1 421 "));
+	assert_false(has(&g->in, "Space-"));
+	/* The connection is kept. */
+	ask(g, "port", "GET /", PORT, "");
+	WAIT(g, g->admits == 2);
+	verdict(g, GTW_OK);
+	WAIT(g, has(&g->guest, "GET / HTTP/1.1\r\n"));
+	put(g->bridge, "HTTP/1.1 204 No Content\r\n\r\n");
+	WAIT(g, g->lease_ends == 2);
+	assert_int_equal(g->node->n_streams, 0);
+}
+
+static void test_port_verdicts(void **state)
+{
+	static const struct { unsigned code; const char *status, *field, *body;
+	} rows[] = {
+		{ GTW_DENY, "HTTP/1.1 421 ", "Space-Refusal: deny\r\n", "refusal-deny" },
+		{ GTW_REFRESH, "HTTP/1.1 421 ", "Space-Refusal: refresh-route\r\n",
+		  "refusal-refresh-route" },
+		{ GTW_PORT_CLOSED, "HTTP/1.1 502 ", "Space-Error: port-closed\r\n",
+		  "{\"sandboxId\":\"" SANDBOX
+		  "\",\"message\":\"The sandbox is running but port is not open\",\"port\":8080,\"code\":502}" },
+		{ GTW_LIMIT, "HTTP/1.1 429 ", "Space-Error: limit\r\n", "\"limit\"" },
+		{ GTW_TIMEOUT, "HTTP/1.1 504 ", "Space-Error: port-timeout\r\n", "port-timeout" },
+		{ 0, "HTTP/1.1 503 ", "Space-Error: gateway-lost\r\n", "gateway-lost" },
+		{ GTW_CODE_END, "HTTP/1.1 503 ", "Space-Error: gateway-lost\r\n", "gateway-lost" },
+		{ UINT32_MAX, "HTTP/1.1 503 ", "Space-Error: gateway-lost\r\n", "gateway-lost" },
+	};
+	struct rig *g = *state;
+
+	for (size_t i = 0; i < 2 * ARRAY_LEN(rows); i++) {
+		ask(g, "port", "GET /", i % 2 ? TUNNEL : PORT, "");
+		WAIT(g, g->admits == i + 1);
+		verdict(g, rows[i / 2].code);
+		WAIT(g, has(&g->in, rows[i / 2].body) && g->lease_ends == i + 1);
+		assert_true(has(&g->in, rows[i / 2].status));
+		assert_true(has(&g->in, rows[i / 2].field));
+		assert_int_equal(buf_len(&g->guest), 0);
+		assert_false(g->client_eof);
+	}
+	/* The gateway dies before it has said anything; a wrong first word is none. */
+	ask(g, "port", "GET /", PORT, "");
+	WAIT(g, g->node->n_streams == 1);
+	close(TAKE_FD(g->bridge));
+	WAIT(g, has(&g->in, "Space-Error: gateway-lost\r\n"));
+	ask(g, "port", "GET /", PORT, "");
+	WAIT(g, g->node->n_streams == 1);
+	put(g->bridge, "HTTP/1.1 200 OK\r\n\r\n");
+	WAIT(g, has(&g->in, "Space-Error: gateway-lost\r\n") && g->node->n_streams == 0);
+}
+
+static void test_port_misuse(void **state)
+{
+#define ASK_TUNNEL "Connection: Upgrade\r\nUpgrade: space-tunnel\r\n"
+	static const char *const rows[] = {
+		CAP, CAP "Space-Port: 0\r\n", CAP "Space-Port: 65536\r\n", CAP "Space-Port: 80a\r\n",
+		CAP "Space-Port: -1\r\n", PORT "Space-Port: 8080\r\n",
+		PORT "Space-Tunnel: tcp\r\n", PORT ASK_TUNNEL "Space-Tunnel: http\r\n",
+		PORT ASK_TUNNEL "Space-Tunnel: udp\r\n",
+		PORT ASK_TUNNEL "Space-Tunnel: tcp\r\nSpace-Tunnel: h2\r\n",
+		PORT ASK_TUNNEL "Space-Tunnel: tcp\r\nContent-Length: 4\r\n",
+		PORT "Connection: Upgrade\r\nUpgrade: websocket\r\nSpace-Tunnel: tcp\r\n",
+	};
+	struct rig *g = *state;
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		ask(g, "port", "GET /", rows[i], strstr(rows[i], "Length") ? "body" : "");
+		WAIT(g, has(&g->in, "\r\n\r\n"));
+		if (!has(&g->in, "HTTP/1.1 400 "))
+			fail_msg("row %zu: %.*s", i, (int)buf_len(&g->in), buf_data(&g->in));
+		connect_client(g);
+	}
+	ask(g, "port", "GET /", "Space-Port: 80\r\n", "");
+	WAIT(g, has(&g->in, "HTTP/1.1 421 "));
+	assert_int_equal(g->admits, 0);
+	/* An upgrade of that name without Space-Tunnel is the guest's own affair. */
+	ask(g, "port", "GET /", PORT ASK_TUNNEL, "");
+	WAIT(g, g->admits == 1);
+	assert_string_equal(g->last.protocol, "http");
+	verdict(g, GTW_OK);
+	WAIT(g, has(&g->guest, "Upgrade: space-tunnel\r\n"));
+}
+
+static void open_tunnel(struct rig *g, const char *fields)
+{
+	unsigned before = g->admits;
+
+	ask(g, "port", "GET /", fields, "");
+	WAIT(g, g->admits == before + 1);
+	for (int i = 0; i < 3; i++)
+		turn(g);
+	assert_int_equal(buf_len(&g->in), 0);
+	verdict(g, GTW_OK);
+	WAIT(g, has(&g->in, "\r\n\r\n"));
+	assert_true(has(&g->in, "HTTP/1.1 101 "));
+	assert_true(has(&g->in, "Upgrade: space-tunnel\r\n"));
+	assert_int_equal(buf_len(&g->guest), 0);
+	buf_clear(&g->in);
+}
+
+static void test_port_tunnel(void **state)
+{
+	struct rig *g = *state;
+
+	open_tunnel(g, TUNNEL);
+	assert_string_equal(g->last.protocol, "tcp");
+	assert_int_equal(g->last.port, 8080);
+	put(g->client, "up");
+	put(g->bridge, "down");
+	WAIT(g, has(&g->guest, "up") && has(&g->in, "down"));
+	/* One way ends, the other goes on. */
+	shutdown(g->client, SHUT_WR);
+	WAIT(g, g->bridge_eof);
+	put(g->bridge, "rest");
+	WAIT(g, has(&g->in, "downrest"));
+	assert_false(g->client_eof);
+	shutdown(g->bridge, SHUT_WR);
+	WAIT(g, g->client_eof && g->lease_ends == 1 && g->node->n_streams == 0);
+
+	connect_client(g);
+	open_tunnel(g, PORT ASK_TUNNEL "Space-Tunnel: h2\r\n");
+	assert_string_equal(g->last.protocol, "h2");
+	shutdown(g->bridge, SHUT_WR);
+	WAIT(g, g->client_eof);
+	put(g->client, "late");
+	WAIT(g, has(&g->guest, "late"));
+	close(TAKE_FD(g->client));
+	WAIT(g, g->bridge_eof && g->lease_ends == 2);
+}
+
+/* A gateway that ends is no end of what went through it: whoever reads until the end sees a cut. */
+static void test_port_broken(void **state)
+{
+	static const char head[] = "HTTP/1.1 200 OK\r\n\r\npart";
+	struct rig *g = *state;
+
+	for (int broken = 0; broken < 2; broken++) {
+		connect_client(g);
+		ask(g, "port", "GET /", PORT, "");
+		WAIT(g, g->node->n_streams == 1);
+		verdict(g, GTW_OK);
+		WAIT(g, has(&g->guest, "\r\n\r\n"));
+		put(g->bridge, head);
+		WAIT(g, has(&g->in, "part"));
+		if (broken)
+			close(TAKE_FD(g->bridge));
+		else
+			shutdown(g->bridge, SHUT_WR);
+		WAIT(g, g->node->n_streams == 0);
+		for (int i = 0; i < 3; i++)
+			turn(g);
+		assert_int_equal(has(&g->in, "0\r\n\r\n"), !broken);
+		assert_int_equal(g->client_eof, broken);
+	}
+	connect_client(g);
+	open_tunnel(g, TUNNEL);
+	put(g->bridge, "part");
+	WAIT(g, has(&g->in, "part"));
+	close(TAKE_FD(g->bridge));
+	WAIT(g, g->node->n_streams == 0 && g->client_eof);
+}
+
+static void test_port_revoked(void **state)
+{
+	static char junk[4096];
+	struct sbx_lease ev = { .lease = 1 };
+	struct rig *g = *state;
+
+	/* While its verdict is awaited: no answer, a cut. */
+	ask(g, "port", "GET /", PORT, "");
+	WAIT(g, g->node->n_streams == 1);
+	ipc_server_event(g->sbx, "revoked", sbx_revoked_fields, &ev);
+	WAIT(g, g->client_eof && g->bridge_eof && g->lease_ends == 1);
+	assert_int_equal(buf_len(&g->in), 0);
+	/* With full queues both ways. */
+	connect_client(g);
+	open_tunnel(g, TUNNEL);
+	for (int i = 0; i < 300; i++) {
+		(void)!send(g->bridge, junk, sizeof(junk), MSG_NOSIGNAL);
+		(void)!send(g->client, junk, sizeof(junk), MSG_NOSIGNAL);
+		loop_turn(g->loop, 0);
+	}
+	ev.lease = 2;
+	ipc_server_event(g->sbx, "revoked", sbx_revoked_fields, &ev);
+	while (g->node->n_streams > 0)
+		loop_turn(g->loop, 1);
+	WAIT(g, g->client_eof && g->bridge_eof && g->lease_ends == 2);
+	/* Whoever leaves while its verdict is awaited ends its lease. */
+	connect_client(g);
+	ask(g, "port", "GET /", PORT, "");
+	WAIT(g, g->node->n_streams == 1);
+	close(TAKE_FD(g->client));
+	WAIT(g, g->bridge_eof && g->lease_ends == 3 && g->node->n_streams == 0);
+	assert_int_equal(buf_len(&g->guest), 0);
+}
+
 /* An admission that comes after the client was told no: its lease is ended, not forgotten. */
 static void test_admitted_late(void **state)
 {
@@ -531,7 +775,9 @@ int main(void)
 		T(test_forward),      T(test_refusals),	     T(test_misuse),
 		T(test_calls),	      T(test_revoked),	     T(test_client_leaves),
 		T(test_guest_breaks), T(test_admitted_late), T(test_stranger),
-		T(test_sbx_restarts),
+		T(test_sbx_restarts), T(test_port),	     T(test_port_verdicts),
+		T(test_port_misuse),  T(test_port_tunnel),   T(test_port_broken),
+		T(test_port_revoked),
 	};
 
 	log_open("test", "test");
