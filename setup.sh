@@ -24,13 +24,13 @@ SUITE='bookworm'
 SOURCES=$BACKPORTS_SOURCES
 PIN='/etc/apt/preferences.d/space-backports'
 
-# Building: compiler, libraries (the static ones of zlib, jansson and libsodium are in the -dev
+# Building: compiler, libraries (the static ones of zlib, jansson, libsodium and c-ares are in the -dev
 # packages), unit tests.
 BUILD_PACKAGES=(
 	gcc libc6-dev meson ninja-build pkg-config
 	libjansson-dev libsodium-dev libsqlite3-dev libseccomp-dev libssl-dev
 	libcurl4-openssl-dev libbtrfsutil-dev zlib1g-dev libcmocka-dev
-	libwslay-dev nettle-dev
+	libwslay-dev nettle-dev libc-ares-dev
 )
 
 # Running: storage, network, guest image.

@@ -272,20 +272,24 @@ ssize_t fd_send(int sock, const void *p, size_t n, const int *fds, size_t n_fds,
 	struct iovec iov = { .iov_base = (void *)p, .iov_len = n };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t r;
+	struct cmsghdr *c;
 
 	if (n_fds > FD_PASS_MAX)
 		return -E2BIG;
-	if (n_fds) {
-		struct cmsghdr *c;
-
-		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-		c = CMSG_FIRSTHDR(&m);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
+	/* Without descriptors send(2) does it: there are programs that may not call sendmsg. */
+	if (n_fds == 0) {
+		do
+			r = send(sock, p, n, flags | MSG_NOSIGNAL);
+		while (r < 0 && errno == EINTR);
+		return r < 0 ? -errno : r;
 	}
+	m.msg_control = control.bytes;
+	m.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+	c = CMSG_FIRSTHDR(&m);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+	memcpy(CMSG_DATA(c), fds, sizeof(int) * n_fds);
 	do
 		r = sendmsg(sock, &m, flags | MSG_NOSIGNAL);
 	while (r < 0 && errno == EINTR);

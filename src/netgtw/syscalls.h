@@ -39,7 +39,7 @@ static const char *const gtw_main_syscalls[] = {
 	/* the loop */
 	"epoll_create1", "epoll_ctl", "epoll_wait", "eventfd2", "read", "poll",
 	/* flows, control socket */
-	"accept4", "recvfrom", "shutdown", "getsockname",
+	"accept4", "recvfrom", "shutdown", "getsockname", "getpeername",
 	NULL
 };
 
@@ -51,6 +51,7 @@ static const struct seccomp_rule gtw_main_rules[] = {
 	{ "sendto", { { 3, MSG_FASTOPEN, 0 }, { 4, SECCOMP_ALL, 0 } } },
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_ERROR } } },
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_PEERCRED } } },
+	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_TYPE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_LINGER } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	GTW_FCNTL_RULES,
@@ -70,7 +71,7 @@ static const struct seccomp_rule gtw_inside_rules[] = { GTW_FCNTL_RULES, { NULL 
 
 /* outside: in the node's netns; a loop around poll(2) and structs of fixed size. */
 static const char *const gtw_outside_syscalls[] = {
-	"poll", "socket", "connect", "getsockname", "sendmsg",
+	"poll", "socket", "connect", "getsockname", "sendmsg", "sendto",
 	NULL
 };
 static const struct seccomp_rule gtw_outside_rules[] = {

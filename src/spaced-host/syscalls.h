@@ -17,8 +17,8 @@ static const char *const bridge_syscalls[] = {
 	/* the loop */
 	"epoll_create1", "epoll_ctl", "epoll_wait", "eventfd2", "fcntl", "close",
 	/* streams, channel and control socket */
-	"listen", "accept4", "getsockopt", "recvmsg", "recvfrom", "sendmsg", "sendto", "read",
-	"write", "shutdown",
+	"listen", "accept4", "getsockopt", "recvmsg", "recvfrom", "sendto", "read", "write",
+	"shutdown",
 	/* not seen: the clock where the vDSO has none for the clock source */
 	"clock_gettime",
 	/* not seen: the end on an error */

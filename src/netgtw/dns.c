@@ -1,0 +1,576 @@
+/*
+ * The DNS proxy. The guest may ask any address: whoever listens there, here it is the gateway that
+ * answers, over UDP (datagrams come from inside) and TCP (port 53 is not dialled). A question is read
+ * strictly and asked anew of the node's nameservers with an ID of our own; the answer is read strictly
+ * and written anew, without the addresses that outside would not dial.
+ *
+ * c-ares does what is between: the UDP exchange, the match of ID and question, TCP when an answer was
+ * truncated. Each attempt has a channel of its own, for one nameserver: so each has a port and an ID
+ * that nobody knows, and what one nameserver does touches no other question. Its sockets come from
+ * outside, connected; the address that c-ares is told (DNS_FAKE) means nothing. Its time-outs are
+ * not used: an attempt ends by a timer here. A channel is never destroyed inside one of its own
+ * callbacks: those only note what happened, query_after looks.
+ *
+ * Attempts go around the nameservers twice, from the one that answered last.
+ */
+#include <ares.h>
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "loop/conn.h"
+#include "netgtw/dns_msg.h"
+#include "netgtw/floor.h"
+#include "netgtw/gtw.h"
+
+#define DNS_FAKE 0xc0000201u         /* 192.0.2.1: c-ares wants an address and uses it for nothing */
+#define DNS_FIRST_MS 1500            /* for a nameserver's answer; in the second round DNS_SECOND_MS */
+#define DNS_SECOND_MS 2500
+#define DNS_SOCKS 2                  /* of one attempt: UDP, TCP */
+#define DNS_TCP_IDLE_MS 15000        /* a connection without a question that waits */
+#define DNS_TCP_PENDING 16           /* questions of one connection that wait; then it is not read */
+#define DNS_TCP_OUT_MAX (4 * (2 + DNS_MESSAGE_MAX))      /* answers that are not taken; more are dropped */
+
+struct dns_conn {
+	struct list node;
+	struct dns *d;
+	struct conn *conn;
+	struct addr asked;
+	unsigned pending;
+};
+
+struct dns_sock { struct loop_io io; struct query *q; };
+
+struct query {
+	struct list node;
+	struct dns *d;
+	struct dns_question question;
+	struct in_msg from;                  /* UDP: who asked what */
+	struct dns_conn *conn;               /* TCP; NULL also when it is gone */
+	bool tcp;
+	bool busy /* in a call of c-ares */, failed /* this attempt */, done /* was answered */;
+	bool no_internet;
+	struct ares_channeldata *ch;
+	struct dns_sock socks[DNS_SOCKS];
+	struct loop_timer timer;
+	unsigned attempt, server;
+	size_t asked_len;
+};
+
+struct dns {
+	struct gtw *g;
+	struct list queries, conns;
+	size_t n_queries, n_conns;
+	unsigned first, n_servers;           /* which is asked first; as many as there are known to be */
+	uint8_t out[DNS_MESSAGE_MAX + 2];    /* with the length that TCP has before it */
+};
+
+/* ---- Answers and their records ---- */
+
+static void dns_log(struct dns *d, const struct query *q, bool refused, enum flow_why why,
+		    const struct addr *about, size_t len)
+{
+	char name[DNS_NAME_TEXT] = "";
+	int64_t now = clock_wall_ms();
+
+	if (q->question.name.len)
+		dns_name_text(&q->question.name, name);
+	flowlog_add(&d->g->log, &(struct flow_record){
+		.flow = d->g->log.next_flow++, .t_ms = now, .end_ms = now, .dir = FLOW_DNS,
+		.proto = q->tcp ? FLOW_TCP : FLOW_UDP, .addr = *about, .refused = refused, .why = why,
+		.name = name, .up = q->asked_len, .down = len });
+}
+
+static void dns_send(struct query *q, size_t len)
+{
+	struct dns *d = q->d;
+
+	if (!q->tcp) {
+		q->from.size = (uint32_t)len;
+		gtw_tell_inside(d->g, &q->from, d->out + 2);
+		return;
+	}
+	if (!q->conn)
+		return;
+	d->out[0] = (uint8_t)(len >> 8);
+	d->out[1] = (uint8_t)len;
+	/* Who does not take his answers loses some, whole ones. */
+	conn_write(q->conn->conn, d->out, len + 2);
+}
+
+static void dns_say(struct query *q, enum dns_rcode rcode, enum flow_why why)
+{
+	struct dns *d = q->d;
+	size_t len = dns_answer_own(&q->question, rcode, d->out + 2);
+	bool failed = rcode == DNS_SERVFAIL;
+
+	if (why == WHY_LIMIT)
+		gtw_count(d->g, COUNT_LIMIT, 1);
+	if (why != WHY_NONE)
+		gtw_count(d->g, failed ? COUNT_DNS_FAILED : COUNT_DNS_REFUSED, 1);
+	dns_log(d, q, why != WHY_NONE, why, &q->from.asked, len);
+	dns_send(q, len);
+}
+
+static bool dns_may_tell(const struct addr *a, void *arg)
+{
+	struct query *q = arg;
+	struct gtw *g = q->d->g;
+	struct out_req r = { .magic = PROTO_MAGIC, .kind = OUT_CHECK, .addr = *a };
+	enum out_answer answer = gtw_ask_outside(g, &r, NULL);
+
+	/* Without a way out for IPv6 the guest would try it for nothing. */
+	if (answer == OUT_NO_ROUTE && a->family == 4)
+		answer = OUT_OK;
+	if (answer == OUT_OK) {
+		char name[DNS_NAME_TEXT];
+
+		dns_name_text(&q->question.name, name);
+		flowlog_name_put(&g->log, a, name);
+	}
+	return answer == OUT_OK;
+}
+
+/* Whether all that was taken out is only out of reach, or some of it is in the floor. */
+static bool dns_in_floor(struct query *q, const struct dns_answer *a)
+{
+	struct out_req r = { .magic = PROTO_MAGIC, .kind = OUT_CHECK, .addr = a->first_removed };
+
+	return a->removed && gtw_ask_outside(q->d->g, &r, NULL) == OUT_FLOOR;
+}
+
+/* What a nameserver said. 0: the guest has its answer; negative: ask another one. */
+static int dns_upstream(struct query *q, const uint8_t *p, size_t n)
+{
+	struct dns *d = q->d;
+	size_t max = q->tcp ? DNS_MESSAGE_MAX : q->question.udp_size;
+	struct dns_answer a;
+	struct addr about = q->from.asked;
+	int r = dns_answer_pass(&q->question, p, n, dns_may_tell, q, d->out + 2, max, &a);
+	bool floor;
+
+	if (r < 0)
+		return r;
+	floor = dns_in_floor(q, &a);
+	if (floor) {
+		gtw_count(d->g, COUNT_DNS_FLOOR, 1);
+		about = a.first_removed;
+	}
+	dns_log(d, q, floor, floor ? WHY_FLOOR : WHY_NONE, &about, a.len);
+	dns_send(q, a.len);
+	return 0;
+}
+
+/* ---- c-ares: its sockets, its callback ---- */
+
+static ares_socket_t cares_socket(int family, int type, int protocol, void *arg)
+{
+	struct query *q = arg;
+	struct out_req r = { .magic = PROTO_MAGIC, .index = q->server,
+			     .kind = type == SOCK_STREAM ? OUT_DNS_TCP : OUT_DNS_UDP };
+	int fd = -1;
+	enum out_answer answer = gtw_ask_outside(q->d->g, &r, &fd);
+
+	if (answer == OUT_OK && fd >= 0)
+		return fd;
+	fd_close(fd);
+	if (answer == OUT_INDEX)
+		q->d->n_servers = q->server;
+	q->no_internet |= answer == OUT_INTERNET;
+	errno = ECONNREFUSED;
+	return ARES_SOCKET_BAD;
+}
+
+static struct dns_sock *cares_find(struct query *q, int fd)
+{
+	for (int i = 0; i < DNS_SOCKS; i++) {
+		if (q->socks[i].io.loop && q->socks[i].io.fd == fd)
+			return &q->socks[i];
+	}
+	return NULL;
+}
+
+static int cares_close(ares_socket_t fd, void *arg)
+{
+	struct dns_sock *s = cares_find(arg, fd);
+
+	if (s)
+		loop_del(&s->io);
+	fd_close(fd);
+	return 0;
+}
+
+/* outside has connected it. */
+static int cares_connect(ares_socket_t fd, const struct sockaddr *sa, ares_socklen_t n, void *arg)
+{
+	return 0;
+}
+
+static ares_ssize_t cares_recv(ares_socket_t fd, void *p, size_t n, int flags, struct sockaddr *from,
+			       ares_socklen_t *from_len, void *arg)
+{
+	struct sockaddr_in fake = { .sin_family = AF_INET, .sin_port = htons(53),
+				    .sin_addr.s_addr = htonl(DNS_FAKE) };
+
+	/* The socket is connected: the kernel gives nothing of anybody else. */
+	if (from && from_len && *from_len >= sizeof(fake)) {
+		memcpy(from, &fake, sizeof(fake));
+		*from_len = sizeof(fake);
+	}
+	return recv(fd, p, n, flags);
+}
+
+static ares_ssize_t cares_send(ares_socket_t fd, const struct iovec *v, int n, void *arg)
+{
+	return n < 1 ? 0 : send(fd, v[0].iov_base, v[0].iov_len, MSG_NOSIGNAL);
+}
+
+static const struct ares_socket_functions cares_functions = {
+	.asocket = cares_socket,
+	.aclose = cares_close,
+	.aconnect = cares_connect,
+	.arecvfrom = cares_recv,
+	.asendv = cares_send,
+};
+
+static void query_after(struct query *q);
+
+static void cares_on_io(struct loop_io *io, uint32_t events)
+{
+	struct query *q = CONTAINER_OF(io, struct dns_sock, io)->q;
+	bool bad = (events & (EPOLLERR | EPOLLHUP)) != 0;
+	bool in = bad || (events & EPOLLIN), out = (events & EPOLLOUT) != 0;
+
+	q->busy = true;
+	ares_process_fd(q->ch, in ? io->fd : ARES_SOCKET_BAD, out ? io->fd : ARES_SOCKET_BAD);
+	q->busy = false;
+	query_after(q);
+}
+
+static void cares_state(void *arg, ares_socket_t fd, int in, int out)
+{
+	struct query *q = arg;
+	struct dns_sock *s = cares_find(q, fd);
+	uint32_t events = (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u);
+
+	for (int i = 0; !s && events && i < DNS_SOCKS; i++) {
+		if (q->socks[i].io.loop)
+			continue;
+		q->socks[i].q = q;
+		if (loop_add(q->d->g->loop, &q->socks[i].io, fd, events, cares_on_io, q) < 0)
+			q->failed = true;
+		return;
+	}
+	if (s && events)
+		loop_mod(&s->io, events);
+	else if (s)
+		loop_del(&s->io);
+	else if (events)
+		q->failed = true;
+}
+
+static void cares_done(void *arg, int status, int timeouts, unsigned char *p, int n)
+{
+	struct query *q = arg;
+
+	if (status == ARES_EDESTRUCTION || q->done)
+		return;
+	if (status == ARES_SUCCESS && p && n > 0 && dns_upstream(q, p, (size_t)n) == 0)
+		q->done = true;
+	else
+		q->failed = true;
+}
+
+static int cares_channel(struct query *q)
+{
+	struct in_addr fake = { .s_addr = htonl(DNS_FAKE) };
+	struct ares_options o = {
+		/* What the nameserver says is looked at here, refusals too. */
+		.flags = ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES | ARES_FLAG_NOCHECKRESP,
+		.timeout = 60000, .tries = 1, .ndots = 1, .servers = &fake, .nservers = 1,
+		.lookups = "b", .sock_state_cb = cares_state, .sock_state_cb_data = q };
+	/* All that it would otherwise look up in files. */
+	int mask = ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_NDOTS |
+		   ARES_OPT_SERVERS | ARES_OPT_LOOKUPS | ARES_OPT_DOMAINS | ARES_OPT_SORTLIST |
+		   ARES_OPT_SOCK_STATE_CB;
+
+	if (ares_init_options(&q->ch, &o, mask) != ARES_SUCCESS) {
+		q->ch = NULL;
+		return -ENOMEM;
+	}
+	ares_set_socket_functions(q->ch, &cares_functions, q);
+	return 0;
+}
+
+/* ---- A question ---- */
+
+static void query_channel_end(struct query *q)
+{
+	ares_channel ch = TAKE(q->ch);
+
+	if (ch)
+		ares_destroy(ch);
+	for (int i = 0; i < DNS_SOCKS; i++)
+		loop_del(&q->socks[i].io);
+}
+
+static void conn_pending(struct dns_conn *c, int change);
+
+static void query_free(struct query *q)
+{
+	struct dns *d = q->d;
+
+	q->done = true;
+	query_channel_end(q);
+	loop_timer_stop(&q->timer);
+	if (q->conn)
+		conn_pending(q->conn, -1);
+	list_del(&q->node);
+	d->n_queries--;
+	free(q);
+}
+
+static void query_on_timer(struct loop_timer *t)
+{
+	struct query *q = t->arg;
+
+	q->failed = true;
+	query_after(q);
+}
+
+/* One attempt; q->done or q->failed may be said at once. */
+static void query_ask(struct query *q)
+{
+	struct dns *d = q->d;
+	uint8_t packet[DNS_QUESTION_MAX];
+	uint16_t id = 0;
+	size_t n;
+
+	q->failed = false;
+	q->server = (d->first + q->attempt) % d->n_servers;
+	if (getrandom(&id, sizeof(id), 0) != sizeof(id) || cares_channel(q) < 0) {
+		q->failed = true;
+		return;
+	}
+	n = dns_question_write(&q->question, id, packet);
+	loop_timer_set(d->g->loop, &q->timer, q->attempt < d->n_servers ? DNS_FIRST_MS : DNS_SECOND_MS,
+		       query_on_timer, q);
+	q->busy = true;
+	ares_send(q->ch, packet, (int)n, cares_done, q);
+	q->busy = false;
+}
+
+/* What has become of the attempt: the end, the next one, or it goes on. q may be gone. */
+static void query_after(struct query *q)
+{
+	struct dns *d = q->d;
+
+	while (q->failed && !q->done) {
+		query_channel_end(q);
+		q->attempt++;
+		if (q->no_internet || q->attempt >= 2 * d->n_servers || d->g->closed) {
+			dns_say(q, q->no_internet ? DNS_REFUSED : DNS_SERVFAIL,
+				q->no_internet ? WHY_INTERNET : WHY_UPSTREAM);
+			q->done = true;
+			break;
+		}
+		query_ask(q);
+	}
+	if (!q->done)
+		return;
+	if (!q->failed && d->n_servers)
+		d->first = q->server;
+	query_free(q);
+}
+
+/* Names of addresses in the floor would tell the names of the operator's own network. */
+static bool dns_reverse_closed(const struct dns_question *q)
+{
+	struct addr a;
+
+	return q->type == DNS_PTR && dns_name_reverse(&q->name, &a) && floor_check(&a, NULL);
+}
+
+/* The answers that need no nameserver. true: said. */
+static bool dns_at_once(struct query *q, int code)
+{
+	struct gtw *g = q->d->g;
+	enum dns_treat treat = dns_treat(q->question.type);
+
+	if (code != DNS_NOERROR)
+		dns_say(q, (enum dns_rcode)code, WHY_MALFORMED);
+	else if (!g->open || g->closed)
+		dns_say(q, DNS_REFUSED, WHY_NOT_OPEN);
+	else if (q->d->n_queries >= g->conf.limits.v[LIMIT_DNS_PENDING] ||
+		 !bucket_one(&g->dns_rate, clock_mono_us()))
+		dns_say(q, DNS_REFUSED, WHY_LIMIT);
+	else if (treat == DNS_REFUSE)
+		dns_say(q, DNS_REFUSED, WHY_TYPE);
+	else if (treat == DNS_EMPTY)
+		dns_say(q, DNS_NOERROR, WHY_NONE);
+	else if (dns_reverse_closed(&q->question))
+		dns_say(q, DNS_NXDOMAIN, WHY_FLOOR);
+	else if (q->d->n_servers == 0)
+		dns_say(q, DNS_SERVFAIL, WHY_UPSTREAM);
+	else
+		return false;
+	return true;
+}
+
+static void dns_question(struct dns *d, const struct in_msg *from, struct dns_conn *conn,
+			 const uint8_t *p, size_t n)
+{
+	struct query first = { .d = d, .tcp = conn != NULL, .conn = conn, .from = *from,
+			       .asked_len = n };
+	int code = dns_question_read(p, n, &first.question);
+	struct query *q;
+
+	if (code < 0)
+		return;
+	gtw_count(d->g, COUNT_DNS, 1);
+	if (dns_at_once(&first, code))
+		return;
+	q = x_alloc(sizeof(*q));
+	*q = first;
+	list_add_tail(&d->queries, &q->node);
+	d->n_queries++;
+	if (conn)
+		conn_pending(conn, 1);
+	query_ask(q);
+	query_after(q);
+}
+
+void dns_datagram(struct gtw *g, const struct in_msg *m, const uint8_t *p, size_t n)
+{
+	struct in_msg from = *m;
+
+	if (!gtw_is_guest(g, &m->guest) || m->asked.family != m->guest.family)
+		return;
+	from.kind = IN_DATAGRAM;
+	dns_question(g->dns, &from, NULL, p, n);
+}
+
+/* ---- TCP ---- */
+
+static void conn_end(struct dns_conn *c)
+{
+	struct dns *d = c->d;
+
+	LIST_FOR(&d->queries, q, struct query, node) {
+		if (q->conn == c)
+			q->conn = NULL;
+	}
+	conn_free(c->conn);
+	list_del(&c->node);
+	d->n_conns--;
+	free(c);
+}
+
+static void conn_pending(struct dns_conn *c, int change)
+{
+	c->pending = (unsigned)((int)c->pending + change);
+	conn_pause(c->conn, c->pending >= DNS_TCP_PENDING);
+	if (change < 0 && c->pending == DNS_TCP_PENDING - 1)
+		conn_kick(c->conn);
+	conn_set_timeout(c->conn, c->pending ? 0 : DNS_TCP_IDLE_MS);
+}
+
+/* The questions that have come whole. */
+static void conn_questions(struct dns_conn *c)
+{
+	struct in_msg from = { .asked = c->asked };
+
+	while (c->pending < DNS_TCP_PENDING) {
+		struct buf *in = conn_in(c->conn);
+		const uint8_t *p = (const uint8_t *)buf_data(in);
+		uint8_t question[DNS_QUESTION_MAX];
+		size_t n;
+
+		if (buf_len(in) < 2)
+			return;
+		n = (size_t)p[0] << 8 | p[1];
+		if (n < DNS_HEAD || n > DNS_QUESTION_MAX) {
+			conn_end(c);
+			return;
+		}
+		if (buf_len(in) < 2 + n)
+			return;
+		memcpy(question, p + 2, n);
+		buf_consume(in, 2 + n);
+		dns_question(c->d, &from, c, question, n);
+	}
+}
+
+static void conn_on_event(struct conn *conn, enum conn_event ev, void *arg)
+{
+	struct dns_conn *c = arg;
+
+	if (ev == CONN_DATA)
+		conn_questions(c);
+	else if (ev == CONN_ERROR || ev == CONN_TIMEOUT || (ev == CONN_EOF && c->pending == 0))
+		conn_end(c);
+	else if (ev == CONN_DRAINED && conn_eof(conn) && c->pending == 0)
+		conn_end(c);
+}
+
+void dns_accept(struct gtw *g, int fd, const struct addr *asked)
+{
+	struct dns *d = g->dns;
+	enum flow_why why = !g->open || g->closed ? WHY_NOT_OPEN
+			    : d->n_conns >= g->conf.limits.v[LIMIT_DNS_TCP] ? WHY_LIMIT
+									    : WHY_NONE;
+	struct dns_conn *c;
+
+	if (why != WHY_NONE) {
+		flow_refused(g, FLOW_OUT, FLOW_TCP, asked, why);
+		gtw_reset(fd);
+		return;
+	}
+	c = x_alloc(sizeof(*c));
+	c->d = d;
+	c->asked = *asked;
+	list_add_tail(&d->conns, &c->node);
+	d->n_conns++;
+	c->conn = conn_new(g->loop, fd, 2 * (2 + DNS_QUESTION_MAX), DNS_TCP_OUT_MAX, conn_on_event, c);
+	if (c->conn)
+		conn_set_timeout(c->conn, DNS_TCP_IDLE_MS);
+	else
+		conn_end(c);
+}
+
+void dns_end_all(struct gtw *g)
+{
+	struct dns *d = g->dns;
+
+	if (!d)
+		return;
+	LIST_FOR_SAFE(&d->queries, q, struct query, node)
+		query_free(q);
+	LIST_FOR_SAFE(&d->conns, c, struct dns_conn, node)
+		conn_end(c);
+}
+
+int dns_start(struct gtw *g)
+{
+	if (ares_library_init(ARES_LIB_INIT_ALL) != ARES_SUCCESS)
+		return -ENOMEM;
+	g->dns = x_alloc(sizeof(*g->dns));
+	g->dns->g = g;
+	g->dns->n_servers = GTW_NAMESERVERS_MAX;
+	list_init(&g->dns->queries);
+	list_init(&g->dns->conns);
+	return 0;
+}
+
+void dns_stop(struct gtw *g)
+{
+	dns_end_all(g);
+	free(TAKE(g->dns));
+}

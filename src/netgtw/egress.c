@@ -1,0 +1,226 @@
+/*
+ * The way out: connections that the guest makes, taken by tproxy at the address that the guest
+ * meant (getsockname(2) is that address). Each is refused at once, by a reset, or asked of outside
+ * and then connected to the socket that comes back.
+ */
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fd.h"
+#include "netgtw/gtw.h"
+
+static const enum flow_why egress_whys[OUT_ANSWER_COUNT] = {
+	[OUT_OK] = WHY_NONE, [OUT_INTERNET] = WHY_INTERNET, [OUT_FLOOR] = WHY_FLOOR,
+	[OUT_NO_ROUTE] = WHY_UNREACHABLE, [OUT_INDEX] = WHY_UNREACHABLE,
+	[OUT_FAILED] = WHY_UNREACHABLE,
+};
+
+static enum flow_why egress_may(struct gtw *g, const struct addr *from)
+{
+	if (!gtw_is_guest(g, from))
+		return WHY_SOURCE;
+	if (!g->open || g->closed)
+		return WHY_NOT_OPEN;
+	if (g->n_flows >= g->conf.limits.v[LIMIT_CONNECTIONS] ||
+	    g->n_dials >= g->conf.limits.v[LIMIT_DIALS] ||
+	    !bucket_one(&g->new_flows, clock_mono_us()))
+		return WHY_LIMIT;
+	return WHY_NONE;
+}
+
+static void egress_ask(struct gtw *g, int fd, const struct addr *to)
+{
+	struct flow *f = flow_new(g, fd, to, FLOW_TCP, 0);
+	struct out_req q = { .magic = PROTO_MAGIC, .kind = OUT_DIAL, .id = g->asked_next, .addr = *to };
+
+	f->asked_at = (uint8_t)(g->asked_next % PROTO_DIALS_UNANSWERED);
+	g->asked[f->asked_at] = f;
+	g->asked_next++;
+	g->n_dials++;
+	if (send(g->outside_fd, &q, sizeof(q), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(q))
+		gtw_fatal(g, "the outside process does not take a question", -errno);
+}
+
+static void egress_new(struct gtw *g, int fd, const struct sockaddr_storage *peer)
+{
+	struct sockaddr_storage ss;
+	struct addr to, from;
+	socklen_t n = sizeof(ss);
+	enum flow_why why;
+	int one = 1;
+
+	if (getsockname(fd, (struct sockaddr *)&ss, &n) < 0 || addr_of_sockaddr(&ss, &to) < 0 ||
+	    addr_of_sockaddr(peer, &from) < 0) {
+		gtw_reset(fd);
+		return;
+	}
+	if (to.port == GTW_DNS_PORT && gtw_is_guest(g, &from)) {
+		dns_accept(g, fd, &to);
+		return;
+	}
+	why = egress_may(g, &from);
+	if (why != WHY_NONE) {
+		flow_refused(g, FLOW_OUT, FLOW_TCP, &to, why);
+		gtw_reset(fd);
+		return;
+	}
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	egress_ask(g, fd, &to);
+}
+
+static uint32_t egress_unanswered(const struct gtw *g)
+{
+	return g->asked_next - g->asked_first;
+}
+
+/* Connections that are not taken wait in the listening queue: outside is asked no faster than it answers. */
+static void egress_on_listen(struct loop_io *io, uint32_t events)
+{
+	struct gtw *g = io->arg;
+
+	for (int i = 0; i < GTW_ACCEPT_BATCH; i++) {
+		struct sockaddr_storage ss;
+		socklen_t n = sizeof(ss);
+		int fd;
+
+		if (egress_unanswered(g) == PROTO_DIALS_UNANSWERED) {
+			egress_accept(g, false);
+			return;
+		}
+		fd = accept4(io->fd, (struct sockaddr *)&ss, &n, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		if (fd >= 0) {
+			egress_new(g, fd, &ss);
+		} else {
+			if (gtw_accept_failed(g))
+				gtw_accept_pause(g);
+			return;
+		}
+	}
+}
+
+void egress_accept(struct gtw *g, bool on)
+{
+	loop_mod(&g->tcp4_io, on ? EPOLLIN : 0);
+	loop_mod(&g->tcp6_io, on ? EPOLLIN : 0);
+}
+
+static void egress_connect_timer(struct gtw *g);
+
+static void egress_on_timer(struct loop_timer *t)
+{
+	struct gtw *g = t->arg;
+	int64_t now = clock_mono_ms();
+
+	while (!list_empty(&g->connecting)) {
+		struct flow *f = CONTAINER_OF(g->connecting.next, struct flow, wait);
+
+		if (f->until_ms > now)
+			break;
+		flow_end(f, FLOW_END_RESET, WHY_UNREACHABLE);
+	}
+	egress_connect_timer(g);
+}
+
+/* All wait equally long, so the first is the next. */
+static void egress_connect_timer(struct gtw *g)
+{
+	struct flow *f;
+
+	if (list_empty(&g->connecting) || g->connect_timer.heap_pos != 0)
+		return;
+	f = CONTAINER_OF(g->connecting.next, struct flow, wait);
+	loop_timer_set(g->loop, &g->connect_timer, f->until_ms - clock_mono_ms(), egress_on_timer, g);
+}
+
+static void egress_connecting(struct flow *f, int fd)
+{
+	struct gtw *g = f->g;
+
+	f->until_ms = clock_mono_ms() + GTW_CONNECT_MS;
+	list_add_tail(&g->connecting, &f->wait);
+	if (flow_open(f, fd) == 0)
+		egress_connect_timer(g);
+}
+
+void egress_forget(struct flow *f)
+{
+	struct gtw *g = f->g;
+
+	if (f->lease)
+		return;
+	g->n_dials--;
+	list_del(&f->wait);
+	if (g->asked[f->asked_at] == f)
+		g->asked[f->asked_at] = NULL;
+}
+
+void flow_connected(struct flow *f)
+{
+	struct gtw *g = f->g;
+	int error = 0, fd = f->b.io.fd;
+	socklen_t n = sizeof(error);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0 || error != 0) {
+		flow_end(f, FLOW_END_RESET, WHY_UNREACHABLE);
+		return;
+	}
+	g->n_dials--;
+	list_del(&f->wait);
+	flow_open(f, fd);
+}
+
+/* Returns false when there is nothing more now. */
+static bool egress_answer(struct gtw *g)
+{
+	struct out_rep rep;
+	size_t n_fds = 1;
+	int got = -1;
+	ssize_t n = fd_recv(g->outside_fd, &rep, sizeof(rep), &got, &n_fds, MSG_DONTWAIT);
+	autoclose int fd = n_fds == 1 && n > 0 ? got : -1;
+	struct flow *f;
+
+	if (n == -EAGAIN || n == -EINTR)
+		return false;
+	if (n != sizeof(rep) || rep.magic != PROTO_MAGIC || rep.answer >= OUT_ANSWER_COUNT ||
+	    egress_unanswered(g) == 0 || rep.id != g->asked_first ||
+	    (rep.answer == OUT_OK) != (fd >= 0)) {
+		gtw_fatal(g, "the outside process is gone, or is not what it should be",
+			  n < 0 ? (int)n : -EBADMSG);
+		return false;
+	}
+	f = g->asked[rep.id % PROTO_DIALS_UNANSWERED];
+	g->asked[rep.id % PROTO_DIALS_UNANSWERED] = NULL;
+	g->asked_first++;
+	if (egress_unanswered(g) == PROTO_DIALS_UNANSWERED / 2 && !g->accept_off)
+		egress_accept(g, true);
+	if (f && rep.answer == OUT_OK)
+		egress_connecting(f, TAKE_FD(fd));
+	else if (f)
+		flow_end(f, FLOW_END_RESET, egress_whys[rep.answer]);
+	return true;
+}
+
+void egress_on_outside(struct loop_io *io, uint32_t events)
+{
+	struct gtw *g = io->arg;
+
+	while (egress_answer(g))
+		;
+}
+
+int egress_start(struct gtw *g)
+{
+	int r = loop_add(g->loop, &g->tcp4_io, GTW_MAIN_TCP4, EPOLLIN, egress_on_listen, g);
+
+	list_init(&g->connecting);
+	if (r == 0)
+		r = loop_add(g->loop, &g->tcp6_io, GTW_MAIN_TCP6, EPOLLIN, egress_on_listen, g);
+	if (r == 0)
+		r = loop_add(g->loop, &g->outside_io, g->outside_fd, EPOLLIN, egress_on_outside, g);
+	return r;
+}

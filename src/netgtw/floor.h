@@ -1,0 +1,26 @@
+/*
+ * The platform floor (spec S-4): where no sandbox may connect to, whatever its policy says. One
+ * table; IPv4 addresses inside IPv6 ones are looked at as what they are.
+ *
+ * The operator may open ranges (`space up --net-allow CIDR`); not those that a table row calls
+ * closed for good (loopback, unspecified, multicast, addresses in another's disguise). The node's
+ * own addresses are no part of this table: only who makes sockets there knows them (outside.c).
+ */
+#ifndef NETGTW_FLOOR_H
+#define NETGTW_FLOOR_H
+
+#include <stddef.h>
+#include "base/err.h"
+#include "netgtw/addr.h"
+
+#define FLOOR_ALLOW_MAX 16
+
+struct floor_range { struct addr a; uint8_t bits; };
+struct floor_allow { struct floor_range r[FLOOR_ALLOW_MAX]; size_t n; };
+
+/* NULL = may be dialled; else what kind of address it is (static). `allow` may be NULL. */
+const char *floor_check(const struct addr *a, const struct floor_allow *allow);
+/* "10.1.0.0/16" or "fd00::/8". -EINVAL with a sentence, also for what cannot be opened; -ENOSPC. */
+int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e);
+
+#endif

@@ -1,0 +1,170 @@
+/*
+ * netgtw, main: the network gateway of one execution (spec S-3, S-4, L-7, K-5). All packets of the
+ * guest end in the kernel of the sandbox's network namespace; this process gets its connections
+ * and questions, and decides. docs/network.md says it for users.
+ *
+ * Theory of operation
+ *
+ * Three processes of one program (contract of descriptors: ipc/gtw_ops.h; messages: proto.h):
+ * `inside` makes sockets in the sandbox's namespace, `outside` in the node's and is the last word
+ * about where they go; main lives in an empty namespace and can make none (syscalls.h). The end of
+ * any of them is the end of all: main ends when one of the pairs does, and they do when main ends.
+ *
+ * A flow is two sockets, `a` and `b`: of the guest and of the internet, or, for a ServicePort, of
+ * node-api (a Unix socket) and of the guest. Both are registered edge-triggered once, and never
+ * again; what is readable and writable is kept as flags, and flow_pump moves bytes while one end is
+ * readable and the other one writable. Bytes go through one buffer that all flows share. What the
+ * writer does not take is kept in a buffer of that end, and nothing more is read from the other end
+ * before it is gone: so a slow reader stalls its writer, and an idle flow has no buffer at all.
+ * When many wait (GTW_BUFFERED_TIGHT), reads are short: the sum stays below
+ * GTW_BUFFERED_TIGHT + 2 * flows * GTW_READ_SHORT.
+ *
+ * The end of a direction is passed on with shutdown(2) after the last byte; a reset as a reset
+ * (SO_LINGER with 0). A flow that used up its share of a turn waits in `ready`, one that waits for
+ * bandwidth in `throttled`; it is in at most one of them.
+ *
+ * States of a flow of the guest: ASKED (outside has the question) -> CONNECTING -> OPEN; of a
+ * ServicePort: OPEN from the start, since port.c does all that comes before.
+ */
+#ifndef NETGTW_GTW_H
+#define NETGTW_GTW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "identity/identity.h"
+#include "ipc/gtw_ops.h"
+#include "loop/loop.h"
+#include "netgtw/addr.h"
+#include "netgtw/flowlog.h"
+#include "netgtw/limits.h"
+#include "netgtw/proto.h"
+
+#define GTW_READ 65536
+#define GTW_READ_SHORT 4096
+#define GTW_BUFFERED_TIGHT (16u << 20)
+#define GTW_ROUNDS 4                         /* reads of one direction in one turn */
+#define GTW_CONNECT_MS 30000                 /* an address that does not answer */
+#define GTW_ACCEPT_BATCH 64
+#define GTW_ACCEPT_PAUSE_MS 200              /* without descriptors */
+#define GTW_THROTTLE_MS 20
+#define GTW_SYNC_MS 5000                     /* outside answers the resolver within this, or all ends */
+#define GTW_CONTROL_PEERS_MAX 8
+#define GTW_CAP_CACHE 256
+
+struct gtw_conf {
+	char sandbox[ID_SANDBOX_LEN + 1];
+	uint64_t generation;
+	uid_t peer_uid;                      /* sbx-manager's; nobody else is served */
+	uint8_t root_key[KEY_PUBLIC_BYTES];
+	char worker[ID_UUID_LEN + 1];        /* "" = whatever is installed */
+	struct limits limits;
+};
+
+struct flow_end {
+	struct loop_io io;
+	char *rest;                          /* what the socket did not take */
+	uint32_t n_rest, at_rest;
+	bool readable, writable, hup /* an end or error is known: read until it comes */;
+	bool ended /* nothing more to read */, shut /* our writing half is closed */;
+};
+
+enum flow_state { FLOW_ASKED, FLOW_CONNECTING, FLOW_OPEN };
+enum flow_how { FLOW_END_CLEAN, FLOW_END_RESET };
+
+struct flow {
+	struct list node, wait;
+	struct gtw *g;
+	struct flow_end a, b;
+	uint64_t number, a_to_b, b_to_a;
+	uint64_t lease;                      /* 0 = of the guest */
+	int64_t t_ms;                        /* wall clock */
+	int64_t until_ms;                    /* CONNECTING: monotonic */
+	char *name;
+	struct addr addr;
+	uint8_t state, proto, asked_at, wait_kind;
+};
+
+struct gtw {
+	struct loop *loop;
+	struct gtw_conf conf;
+	struct ipc_server *control;
+	bool installed, open, closed;        /* closed: all was revoked for good */
+	struct identity id;
+	struct key_bundle bundle;
+	struct cap_cache *caps;
+	struct flowlog log;
+	struct addr guest4, guest6;
+
+	struct loop_io inside_io, outside_io;
+	int inside_fd, outside_fd, resolver_fd;
+	struct loop_io stream_io, tcp4_io, tcp6_io;
+	struct loop_timer accept_timer, connect_timer, throttle_timer;
+	bool accept_off;
+
+	struct list flows, connecting;       /* open ones and those that are asked for; CONNECTING, the oldest first */
+	size_t n_flows, n_leases, n_dials;
+	struct flow *asked[PROTO_DIALS_UNANSWERED];      /* ring, in the order of the answers; NULL = gone since */
+	uint32_t asked_next, asked_first;
+	struct list ready, throttled;
+	struct loop_defer ready_defer;
+	struct bucket up, down, new_flows, dns_rate;
+	uint64_t buffered;
+	char *scratch;                       /* GTW_READ */
+
+	struct list ports;                   /* struct port: streams before their verdict */
+	size_t n_ports, n_port_dials;
+	uint32_t next_dial_in;
+
+	struct dns *dns;
+};
+
+/* gtw.c: puts the parts together */
+int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct err *e);
+void gtw_free(struct gtw *g);
+void gtw_fatal(struct gtw *g, const char *what, int num);       /* says why; the loop ends */
+void gtw_count(struct gtw *g, enum counter c, uint64_t n);
+bool gtw_accept_failed(struct gtw *g);       /* after accept4: true = pause, false = nothing more there */
+void gtw_accept_pause(struct gtw *g);
+void gtw_reset(int fd);                      /* closes with a reset */
+bool gtw_is_guest(const struct gtw *g, const struct addr *a);
+
+/* flow.c */
+struct flow *flow_new(struct gtw *g, int a, const struct addr *addr, uint8_t proto, uint64_t lease);      /* owns a; counted */
+int flow_open(struct flow *f, int b);        /* owns b; -errno: the flow is gone. b >= 0 also when f.b is registered already */
+void flow_end(struct flow *f, enum flow_how how, enum flow_why why);     /* logs, closes, frees */
+void flow_end_all(struct gtw *g, bool egress, bool leases, enum flow_why why);
+uint64_t flow_revoke(struct gtw *g, uint64_t lease);
+struct flow *flow_of_lease(struct gtw *g, uint64_t lease);
+void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct addr *addr, enum flow_why why);
+void flow_connected(struct flow *f);         /* CONNECTING -> OPEN or gone */
+
+/* egress.c */
+int egress_start(struct gtw *g);
+void egress_on_outside(struct loop_io *io, uint32_t events);
+void egress_forget(struct flow *f);          /* of a flow that is still asked for, or connecting */
+void egress_accept(struct gtw *g, bool on);
+
+/* port.c */
+int port_start(struct gtw *g);
+void port_accept_all(struct gtw *g);
+void port_dialled(struct gtw *g, const struct in_msg *m, int fd);        /* owns fd */
+uint64_t port_revoke(struct gtw *g, uint64_t lease);     /* those before their verdict; 0 = all */
+
+/* control.c */
+int control_start(struct gtw *g, struct err *e);
+
+/* dns.c */
+int dns_start(struct gtw *g);
+void dns_stop(struct gtw *g);
+void dns_datagram(struct gtw *g, const struct in_msg *m, const uint8_t *p, size_t n);
+void dns_accept(struct gtw *g, int fd, const struct addr *asked);        /* owns fd */
+void dns_end_all(struct gtw *g);             /* egress was closed */
+
+/* inside, asked from anywhere */
+int gtw_tell_inside(struct gtw *g, const struct in_msg *m, const void *p);       /* -EAGAIN */
+/* outside, asked and answered at once; *ret_fd may be NULL */
+enum out_answer gtw_ask_outside(struct gtw *g, const struct out_req *q, int *ret_fd);
+
+#endif
