@@ -1,259 +1,35 @@
 /*
- * The admission as a table: each refusal, and that not one byte reached the bridge. The program's
- * own socket, records, keys and leases; this process listens in the bridge's place, and answers
- * "verify" in node-manager's place (what it verifies is tested with it).
+ * The admission as a table: each refusal, and that not one byte reached the bridge or the gateway.
+ * What node-manager verifies is tested with it.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "sbx-manager/job.h"
-
-#define SANDBOX "i0123456789abcdefghij"
-#define OTHER_SANDBOX "i9999999999abcdefghij"
-#define WORKER "11111111-2222-4333-8444-555555555555"
-#define WAIT_MS 10000
-
-struct fixture {
-	char dir[64];
-	struct sbx s;
-	struct ipc_server *nm;
-	struct ipc_client *client;
-	int bridge_fd;
-	int verify_error;                    /* what node-manager answers */
-	bool record_moves;                   /* while it is asked, the next execution is installed */
-	unsigned verified;
-	struct key_signer root, api, ctl, stranger;
-	struct record rec;
-	/* the last answer */
-	bool answered;
-	struct err e;
-	struct sbx_admit_rep rep;
-	uint64_t number;
-	int fd;
-	unsigned revoked;
-};
-
-static struct fixture *fx;
-
-/* ---- In other programs' places ---- */
-
-static void nm_verify(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
-{
-	const struct nm_verify *v = req;
-	struct err e = { 0 };
-
-	fx->verified++;
-	assert_string_equal(v->sandbox, SANDBOX);
-	assert_int_equal(v->bridge_pid, getpid());
-	if (fx->record_moves) {
-		fx->rec.id.generation++;
-		box_set(&fx->s, &fx->rec);
-	}
-	if (fx->verify_error) {
-		err_set(&e, fx->verify_error, "not as recorded");
-		ipc_fail(call, &e);
-		return;
-	}
-	ipc_answer(call, NULL, NULL, 0);
-}
-
-static const struct ipc_handler nm_handlers[] = { { &nm_ops[NM_VERIFY], nm_verify },
-						  { NULL, NULL } };
-
-static void on_admit(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
-{
-	fx->answered = true;
-	fx->e = e ? *e : (struct err){ 0 };
-	if (e)
-		return;
-	fx->rep = *(const struct sbx_admit_rep *)rep;
-	assert_int_equal(n_fds, 1);
-	fx->fd = TAKE_FD(fds[0]);
-}
-
-static void on_bundle(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
-{
-	fx->answered = true;
-	fx->e = e ? *e : (struct err){ 0 };
-	fx->number = e ? 0 : ((const struct sbx_bundle_rep *)rep)->number;
-}
-
-static void on_plain(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
-{
-	fx->answered = true;
-	fx->e = e ? *e : (struct err){ 0 };
-}
-
-static void on_event(const char *name, json_t *a, void *arg)
-{
-	fx->revoked += str_eq(name, "revoked");
-}
-
-/* ---- Fixture ---- */
-
-static void turn_until(bool *what)
-{
-	int64_t until = clock_mono_ms() + WAIT_MS;
-
-	while (!*what && clock_mono_ms() < until)
-		loop_turn(fx->s.loop, 50);
-	assert_true(*what);
-}
-
-static void in_dir(char dst[PATH_MAX], const char *name)
-{
-	str_format(dst, PATH_MAX, "%s/%s", fx->dir, name);
-}
-
-static void make_dir(const char *name)
-{
-	char path[PATH_MAX];
-
-	in_dir(path, name);
-	assert_int_equal(fd_mkdir_p(path, 0755), 0);
-}
-
-static void add_key(struct key_bundle *b, const char *kid, struct key_signer *k, unsigned purposes)
-{
-	struct key_entry *x = &b->keys[b->n_keys++];
-
-	assert_int_equal(key_generate(kid, k, x->public), 0);
-	str_copy(x->kid, sizeof(x->kid), kid);
-	x->purposes = purposes;
-}
-
-static int put_bundle(const struct key_bundle *b)
-{
-	static struct sbx_bundle q;
-	autofree char *text = NULL;
-
-	assert_int_equal(bundle_sign(b, &fx->root, &text, NULL), 0);
-	str_copy(q.text, sizeof(q.text), text);
-	fx->answered = false;
-	ipc_client_call(fx->client, &sbx_ops[SBX_BUNDLE], "test", &q, NULL, 0, WAIT_MS, on_bundle,
-			NULL);
-	turn_until(&fx->answered);
-	return fx->e.num;
-}
-
-static struct record running(void)
-{
-	struct record r = { .state = LIFE_RUNNING,
-			    .installed_ms = 1,
-			    .proc = { .bridge_uid = getuid(), .bridge_pid = (uint64_t)getpid() } };
-
-	str_copy(r.id.sandbox, sizeof(r.id.sandbox), SANDBOX);
-	str_copy(r.id.tenant, sizeof(r.id.tenant), "acme");
-	str_copy(r.id.worker, sizeof(r.id.worker), WORKER);
-	r.id.generation = 7;
-	r.id.attempt = 1;
-	memset(r.id.activation, 7, sizeof(r.id.activation));
-	memset(r.guest_token, 'f', 64);
-	return r;
-}
-
-static void write_root_pub(const uint8_t public[KEY_PUBLIC_BYTES])
-{
-	char path[PATH_MAX], hex[2 * KEY_PUBLIC_BYTES + 1];
-
-	in_dir(path, "state/keys/root.pub");
-	str_hex(hex, public, KEY_PUBLIC_BYTES);
-	assert_int_equal(fd_write_file(AT_FDCWD, path, hex, strlen(hex), 0644), 0);
-}
-
-static int setup(void **state)
-{
-	static const char *const dirs[] = {
-		"run/nm",    "run/sbx-manager", "run/sbx/" SANDBOX ".7", "run/sbx/" SANDBOX ".8",
-		"state/sbx", "state/keys"
-	};
-	static struct key_bundle b;
-	uint8_t public[KEY_PUBLIC_BYTES];
-	static uid_t me;
-	char path[PATH_MAX];
-	struct err e = { 0 };
-
-	fx = x_alloc(sizeof(*fx));
-	fx->fd = -1;
-	str_copy(fx->dir, sizeof(fx->dir), "/tmp/test-admit-XXXXXX");
-	assert_non_null(mkdtemp(fx->dir));
-	for (unsigned i = 0; i < ARRAY_LEN(dirs); i++)
-		make_dir(dirs[i]);
-	assert_int_equal(key_init(), 0);
-	assert_int_equal(key_generate("root", &fx->root, public), 0);
-	write_root_pub(public);
-	me = getuid();
-	fx->s.loop = loop_new();
-	fx->s.nm_uid = me;
-	fx->s.conf.users[CONF_USER_NODE] = me;
-	fx->s.conf.max_sandboxes = 16;
-	str_copy(fx->s.conf.worker, sizeof(fx->s.conf.worker), WORKER);
-	str_format(fx->s.conf.run_dir, sizeof(fx->s.conf.run_dir), "%s/run", fx->dir);
-	str_format(fx->s.conf.state_dir, sizeof(fx->s.conf.state_dir), "%s/state", fx->dir);
-	in_dir(path, "run/nm/nm.sock");
-	fx->nm = ipc_server_new(fx->s.loop, fd_unix_listen(path, SOCK_SEQPACKET, 0600, 8),
-				&(struct ipc_server_conf) { .handlers = nm_handlers,
-							    .uids = &me,
-							    .n_uids = 1,
-							    .max_peers = 4 });
-	if (sbx_open(&fx->s, &e) < 0 || sbx_serve(&fx->s, &e) < 0)
-		fail_msg("%s", e.text);
-	in_dir(path, "run/sbx-manager/sbx.sock");
-	fx->client = ipc_client_new(fx->s.loop, path, me);
-	ipc_client_on_event(fx->client, on_event, NULL);
-	in_dir(path, "run/sbx/" SANDBOX ".7/bridge.sock");
-	fx->bridge_fd = fd_unix_listen(path, SOCK_STREAM, 0600, 64);
-	assert_true(fx->bridge_fd >= 0);
-	b = (struct key_bundle){ .number = 3 };
-	add_key(&b, "api-1", &fx->api, 1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_LIFECYCLE);
-	add_key(&b, "ctl-1", &fx->ctl, 1u << ID_PURPOSE_LIFECYCLE);
-	assert_int_equal(key_generate("api-1", &fx->stranger, public), 0);
-	assert_int_equal(put_bundle(&b), 0);
-	assert_int_equal(fx->number, 3);
-	fx->rec = running();
-	assert_non_null(box_set(&fx->s, &fx->rec));
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	ipc_client_free(fx->client);
-	sbx_close(&fx->s);
-	ipc_server_free(fx->nm);
-	loop_turn(fx->s.loop, 0);
-	loop_free(fx->s.loop);
-	close(fx->bridge_fd);
-	fd_close(fx->fd);
-	if (fork() == 0) {
-		execlp("rm", "rm", "-rf", fx->dir, (char *)NULL);
-		_exit(127);
-	}
-	free(fx);
-	return 0;
-}
+#include "sbx-manager/test_rig.h"
 
 /* ---- The table ---- */
 
-static struct capability good(void)
+static struct capability good(bool port)
 {
-	struct capability c = { .id = running().id,
+	struct capability c = { .id = rig_running().id,
 				.purpose = ID_PURPOSE_CONTROL,
 				.access = ID_ACCESS_WRITE };
 
+	if (port) {
+		c.purpose = ID_PURPOSE_SERVICE_PORT;
+		c.port = 8080;
+		c.protocol = ID_PROTOCOL_HTTP;
+	}
 	return c;
 }
 
@@ -265,22 +41,23 @@ static void admit(const char *token, const char *purpose, const char *access)
 	str_copy(q.capability, sizeof(q.capability), token);
 	str_copy(q.purpose, sizeof(q.purpose), purpose);
 	str_copy(q.access, sizeof(q.access), access);
-	fx->answered = false;
-	ipc_client_call(fx->client, &sbx_ops[SBX_ADMIT], "test", &q, NULL, 0, WAIT_MS, on_admit,
-			NULL);
-	turn_until(&fx->answered);
+	if (str_eq(purpose, "service-port")) {
+		q.port = 8080;
+		str_copy(q.protocol, sizeof(q.protocol), "http");
+	}
+	rig_admit(&q);
 }
 
-/* Whoever connected to the bridge meanwhile has sent nothing, and is gone. */
-static void bridge_saw_nothing(void)
+/* Whoever connected there meanwhile has sent nothing, and is gone. */
+static void saw_nothing(int listen_fd)
 {
 	int fd, queued = -1;
 	char c;
 
 	for (unsigned i = 0; i < 3; i++)
 		loop_turn(fx->s.loop, 0);
-	fd_set_nonblock(fx->bridge_fd, true);
-	while ((fd = accept(fx->bridge_fd, NULL, NULL)) >= 0) {
+	fd_set_nonblock(listen_fd, true);
+	while ((fd = accept(listen_fd, NULL, NULL)) >= 0) {
 		assert_int_equal(ioctl(fd, FIONREAD, &queued), 0);
 		assert_int_equal(queued, 0);
 		assert_int_equal(recv(fd, &c, 1, MSG_DONTWAIT), 0);
@@ -310,13 +87,19 @@ static void change_purpose(struct capability *c)
 {
 	c->purpose = ID_PURPOSE_LIFECYCLE;
 	c->access = ID_ACCESS_START;
+	c->port = 0;
+	c->protocol = ID_PROTOCOL_NONE;
 }
-static void change_port(struct capability *c)
+static void change_kind(struct capability *c)
 {
-	c->purpose = ID_PURPOSE_SERVICE_PORT;
-	c->port = 8080;
-	c->protocol = ID_PROTOCOL_HTTP;
+	bool control = c->purpose == ID_PURPOSE_CONTROL;
+
+	c->purpose = control ? ID_PURPOSE_SERVICE_PORT : ID_PURPOSE_CONTROL;
+	c->port = control ? 8080 : 0;
+	c->protocol = control ? ID_PROTOCOL_HTTP : ID_PROTOCOL_NONE;
 }
+static void change_port(struct capability *c) { c->port = 8081; }
+static void change_protocol(struct capability *c) { c->protocol = ID_PROTOCOL_TCP; }
 static void change_access(struct capability *c) { c->access = ID_ACCESS_READ; }
 static void state_stopping(void) { fx->rec.state = LIFE_STOPPING; }
 static void state_creating(void) { fx->rec.state = LIFE_CREATING; }
@@ -324,14 +107,35 @@ static void state_stopped(void) { fx->rec.state = LIFE_STOPPED; }
 static void state_pausing(void) { fx->rec.state = LIFE_PAUSING; }
 static void state_paused(void) { fx->rec.state = LIFE_PAUSED; }
 static void state_resuming(void) { fx->rec.state = LIFE_RESUMING; }
-static void state_ending(void) { box_find(&fx->s, SANDBOX)->ending = true; }
-static void state_bridge_pid(void) { fx->rec.proc.bridge_pid++; }
-static void state_bridge_uid(void) { fx->rec.proc.bridge_uid++; }
+static void state_ending(void) { rig_box()->ending = true; }
+/* Whom the record and this program know is another one than who listens. */
+static void state_peer_pid(void)
+{
+	fx->rec.proc.bridge_pid++;
+	rig_box()->gateway.pid = ++fx->rec.gateway.pid;
+}
+static void state_peer_uid(void)
+{
+	fx->rec.proc.bridge_uid++;
+	fx->rec.gateway.uid++;
+}
+static void state_gateway_away(void) { rig_box()->gateway.pid = 0; }
+static void state_gateway_new(void) { fx->rec.gateway.pid++; }
+static void state_gateway_silent(void)
+{
+	char path[PATH_MAX];
+
+	rig_in_dir(path, "run/sbx/" SANDBOX ".7/gtw.sock");
+	close(TAKE_FD(fx->gateway_fd));
+	unlink(path);
+	fx->gateway_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+static void state_ports_full(void) { rig_box()->n_ports = rig_box()->n_leases = SBX_PORTS_PER_BOX_MAX; }
 static void state_unverified(void) { fx->verify_error = -EACCES; }
 static void state_moves(void) { fx->record_moves = true; }
 static void state_nm_late(void) { fx->verify_error = -ETIMEDOUT; }
 static void state_node_full(void) { fx->s.n_leases = SBX_LEASES_MAX; }
-static void state_box_full(void) { box_find(&fx->s, SANDBOX)->n_leases = SBX_LEASES_PER_BOX_MAX; }
+static void state_box_full(void) { rig_box()->n_leases = SBX_LEASES_PER_BOX_MAX; }
 
 #define DENY "refusal-deny"
 #define REFRESH "refusal-refresh-route"
@@ -344,6 +148,7 @@ static const struct refusal {
 	const char *code;
 	bool asks_nm;
 } refusals[] = {
+	/* Of both purposes. */
 	{ "another tenant", change_tenant, NULL, 0, DENY, false },
 	{ "another sandbox", change_sandbox, NULL, 0, REFRESH, false },
 	{ "another worker", change_worker, NULL, 0, REFRESH, false },
@@ -353,7 +158,7 @@ static const struct refusal {
 	{ "another activation", change_activation, NULL, 0, REFRESH, false },
 	{ "another attempt", change_attempt, NULL, 0, REFRESH, false },
 	{ "purpose life cycle", change_purpose, NULL, 0, DENY, false },
-	{ "purpose service port", change_port, NULL, 0, DENY, false },
+	{ "the other purpose", change_kind, NULL, 0, DENY, false },
 	{ "access read where write is needed", change_access, NULL, 0, DENY, false },
 	{ "expired", NULL, NULL, CAP_LIFETIME_S + CAP_SKEW_S + 1, DENY, false },
 	{ "from the future", NULL, NULL, -CAP_SKEW_S - 1, DENY, false },
@@ -364,34 +169,43 @@ static const struct refusal {
 	{ "paused", NULL, state_paused, 0, REFRESH, false },
 	{ "resuming", NULL, state_resuming, 0, REFRESH, false },
 	{ "marked for its end", NULL, state_ending, 0, REFRESH, false },
-	{ "another process listens", NULL, state_bridge_pid, 0, DENY, false },
-	{ "another user listens", NULL, state_bridge_uid, 0, DENY, false },
+	{ "another process listens", NULL, state_peer_pid, 0, DENY, false },
+	{ "another user listens", NULL, state_peer_uid, 0, DENY, false },
 	{ "not verified", NULL, state_unverified, 0, DENY, true },
 	{ "replaced while it was verified", NULL, state_moves, 0, REFRESH, true },
 	{ "node-manager does not answer", NULL, state_nm_late, 0, "limit", true },
-	{ "too many leases of the sandbox", NULL, state_box_full, 0, "limit", false },
 	{ "too many leases of the node", NULL, state_node_full, 0, "limit", false },
+}, bridge_refusals[] = {
+	{ "too many leases of the sandbox", NULL, state_box_full, 0, "limit", false },
+}, port_refusals[] = {
+	{ "another port", change_port, NULL, 0, DENY, false },
+	{ "another protocol", change_protocol, NULL, 0, DENY, false },
+	{ "too many of its ports", NULL, state_ports_full, 0, "limit", false },
+	{ "no gateway", NULL, state_gateway_away, 0, "gateway-away", false },
+	{ "a gateway that has not confirmed yet", NULL, state_gateway_new, 0, "gateway-away", false },
+	{ "a gateway that does not listen", NULL, state_gateway_silent, 0, "gateway-away", false },
 };
 
 static void reset_state(void)
 {
-	struct box *b = box_find(&fx->s, SANDBOX);
+	struct box *b = rig_box();
 
 	fx->verify_error = 0;
 	fx->record_moves = false;
 	fx->verified = 0;
 	fx->s.n_leases = 0;
-	b->n_leases = 0;
+	b->n_leases = b->n_ports = 0;
 	b->ending = false;
-	fx->rec = running();
+	fx->rec = rig_running();
 	box_set(&fx->s, &fx->rec);
+	b->gateway.pid = fx->rec.gateway.pid;
 }
 
-static void test_refusals(void **state)
+static void refused(const struct refusal *rows, size_t n, bool port)
 {
-	for (unsigned i = 0; i < ARRAY_LEN(refusals); i++) {
-		const struct refusal *r = &refusals[i];
-		struct capability c = good();
+	for (size_t i = 0; i < n; i++) {
+		const struct refusal *r = &rows[i];
+		struct capability c = good(port);
 		char token[CAP_TEXT_MAX];
 
 		reset_state();
@@ -406,20 +220,33 @@ static void test_refusals(void **state)
 		assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000 - r->age_s, token,
 					  NULL),
 				 0);
-		admit(token, "control", "write");
+		admit(token, port ? "service-port" : "control", "write");
 		if (!str_eq(fx->e.code, r->code))
 			fail_msg("%s: \"%s\" (%s), expected \"%s\"", r->name, fx->e.code,
 				 fx->e.text, r->code);
-		assert_int_equal(fx->e.num, str_eq(r->code, "limit") ? -EAGAIN : -EACCES);
+		assert_int_equal(fx->e.num, str_starts(r->code, "refusal-") ? -EACCES : -EAGAIN);
 		assert_int_equal(fx->verified, r->asks_nm);
-		bridge_saw_nothing();
+		saw_nothing(fx->bridge_fd);
+		saw_nothing(fx->gateway_fd);
 	}
 	reset_state();
 }
 
+static void test_refusals(void **state)
+{
+	refused(refusals, ARRAY_LEN(refusals), false);
+	refused(bridge_refusals, ARRAY_LEN(bridge_refusals), false);
+}
+
+static void test_port_refusals(void **state)
+{
+	refused(refusals, ARRAY_LEN(refusals), true);
+	refused(port_refusals, ARRAY_LEN(port_refusals), true);
+}
+
 static void test_bad_signatures(void **state)
 {
-	struct capability c = good();
+	struct capability c = good(false);
 	char token[CAP_TEXT_MAX];
 
 	admit("", "control", "write");
@@ -444,14 +271,20 @@ static void test_bad_signatures(void **state)
 		assert_string_equal(fx->e.code, DENY);
 		token[i] = old;
 	}
-	bridge_saw_nothing();
+	saw_nothing(fx->bridge_fd);
 	admit(token, "control", "write");
 	assert_int_equal(fx->e.num, 0);
 }
 
+static void on_plain(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
+{
+	fx->answered = true;
+	fx->e = e ? *e : (struct err){ 0 };
+}
+
 static int admit_one(struct bridge_preamble *ret)
 {
-	struct capability c = good();
+	struct capability c = good(false);
 	char token[CAP_TEXT_MAX];
 	int fd;
 
@@ -472,7 +305,7 @@ static void end_lease(uint64_t id)
 	fx->answered = false;
 	ipc_client_call(fx->client, &sbx_ops[SBX_LEASE_END], "test", &q, NULL, 0, WAIT_MS, on_plain,
 			NULL);
-	turn_until(&fx->answered);
+	TURN_UNTIL(fx->answered);
 	assert_int_equal(fx->e.num, 0);
 }
 
@@ -505,9 +338,73 @@ static void test_admitted(void **state)
 	assert_int_equal(fx->s.n_leases, 1);
 	end_lease(p.lease);
 	assert_int_equal(fx->s.n_leases, 0);
-	assert_int_equal(box_find(&fx->s, SANDBOX)->n_leases, 0);
+	assert_int_equal(rig_box()->n_leases, 0);
 	close(fd);
 	close(fd2);
+}
+
+/* A port: the gateway gets the epoch, port and protocol, and the capability itself. */
+static int admit_port(char token[CAP_TEXT_MAX], struct gtw_preamble *ret)
+{
+	struct capability c = good(true);
+	char seen[CAP_TEXT_MAX] = "";
+	int fd;
+
+	assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000, token, NULL), 0);
+	fd_close(TAKE_FD(fx->fd));
+	admit(token, "service-port", "write");
+	assert_int_equal(fx->e.num, 0);
+	fd = accept(fx->gateway_fd, NULL, NULL);
+	assert_true(fd >= 0);
+	assert_int_equal(fd_read_full(fd, ret, sizeof(*ret), WAIT_MS), sizeof(*ret));
+	assert_true(ret->token_len < sizeof(seen));
+	assert_int_equal(fd_read_full(fd, seen, ret->token_len, WAIT_MS), ret->token_len);
+	assert_string_equal(seen, token);
+	return fd;
+}
+
+static void test_port_admitted(void **state)
+{
+	static const uint8_t none[sizeof(((struct gtw_preamble *)0)->zero)];
+	char token[CAP_TEXT_MAX];
+	struct bridge_preamble bp;
+	struct gtw_preamble p;
+	int fd, bridge;
+	char c;
+
+	reset_state();
+	fd = admit_port(token, &p);
+	assert_int_equal(p.magic, GTW_PREAMBLE_MAGIC);
+	assert_int_equal(p.lease, fx->rep.lease);
+	assert_int_equal(p.generation, 7);
+	assert_memory_equal(p.activation, fx->rec.id.activation, sizeof(p.activation));
+	assert_int_equal(p.port, 8080);
+	assert_int_equal(p.protocol, ID_PROTOCOL_HTTP);
+	assert_memory_equal(p.zero, none, sizeof(none));
+	assert_string_equal(fx->rep.sandbox, SANDBOX);
+	/* The guest's token is for the control routes alone. */
+	assert_string_equal(fx->rep.guest_token, "");
+	saw_nothing(fx->bridge_fd);
+	fd_set_nonblock(fx->bridge_fd, false);
+	bridge = admit_one(&bp);
+	assert_int_equal(rig_box()->n_leases, 2);
+	assert_int_equal(rig_box()->n_ports, 1);
+	/* The end of a gateway cuts what went through it, and nothing else. */
+	lease_cut_ports(rig_box());
+	assert_int_equal(rig_box()->n_leases, 1);
+	assert_int_equal(rig_box()->n_ports, 0);
+	assert_int_equal(recv(fd, &c, 1, 0), 0);
+	assert_int_equal(send(fx->fd, "a", 1, 0), 1);
+	assert_int_equal(recv(bridge, &c, 1, 0), 1);
+	TURN_UNTIL(fx->revoked == 1);
+	/* As many ports as there are take no place of the control routes. */
+	rig_box()->n_leases += SBX_PORTS_PER_BOX_MAX;
+	rig_box()->n_ports += SBX_PORTS_PER_BOX_MAX;
+	close(bridge);
+	bridge = admit_one(&bp);
+	reset_state();
+	close(bridge);
+	close(fd);
 }
 
 /*
@@ -557,7 +454,7 @@ static void test_cut_throws_away(void **state)
 		;
 	assert_int_equal(ioctl(fx->fd, FIONREAD, &queued), 0);
 	assert_true(queued > 100000);
-	lease_cut_all(box_find(&fx->s, SANDBOX));
+	lease_cut_all(rig_box());
 	assert_int_equal(recv(fx->fd, big, sizeof(big), 0), 0);
 	assert_true(send(fd, "x", 1, MSG_NOSIGNAL) < 0);
 	for (unsigned i = 0; i < 5; i++)
@@ -572,7 +469,7 @@ static void test_cut_throws_away(void **state)
 static void test_bundle_never_goes_back(void **state)
 {
 	static struct key_bundle next;
-	struct capability c = good();
+	struct capability c = good(false);
 	struct key_signer old = fx->api;
 	uint8_t public[KEY_PUBLIC_BYTES];
 	char token[CAP_TEXT_MAX];
@@ -581,26 +478,26 @@ static void test_bundle_never_goes_back(void **state)
 	admit(token, "control", "read");
 	assert_int_equal(fx->e.num, 0);
 	next = (struct key_bundle){ .number = 4 };
-	add_key(&next, "api-2", &fx->api, 1u << ID_PURPOSE_CONTROL);
-	assert_int_equal(put_bundle(&next), 0);
+	rig_add_key(&next, "api-2", &fx->api, 1u << ID_PURPOSE_CONTROL);
+	assert_int_equal(rig_put_bundle(&next), 0);
 	/* The key is gone: so is what the cache knew of its tokens. */
 	admit(token, "control", "read");
 	assert_string_equal(fx->e.code, DENY);
 	next.number = 3;
-	assert_int_equal(put_bundle(&next), -ESTALE);
+	assert_int_equal(rig_put_bundle(&next), -ESTALE);
 	next.number = 4;
 	next.keys[0].purposes = 7;
-	assert_int_equal(put_bundle(&next), -ESTALE);
+	assert_int_equal(rig_put_bundle(&next), -ESTALE);
 	/* Not signed by the root key that was pinned. */
 	assert_int_equal(key_generate("root", &fx->root, public), 0);
 	next.number = 9;
-	assert_true(put_bundle(&next) < 0);
+	assert_true(rig_put_bundle(&next) < 0);
 	assert_int_equal(fx->s.bundle.number, 4);
 	/*
 	 * It survives a restart, and so does the pinned root key, whatever lies in the keys'
 	 * folder.
 	 */
-	write_root_pub(public);
+	rig_write_root_pub(public);
 	memset(&fx->s.bundle, 0, sizeof(fx->s.bundle));
 	memset(fx->s.root_public, 0, sizeof(fx->s.root_public));
 	assert_int_equal(bundle_load(&fx->s, NULL), 0);
@@ -611,7 +508,7 @@ static void test_bundle_never_goes_back(void **state)
 /* Limits of time and place of the clock-less cache: the comparison is made each time. */
 static void test_cached_signature_is_compared_anew(void **state)
 {
-	struct capability c = good();
+	struct capability c = good(false);
 	char token[CAP_TEXT_MAX];
 
 	assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000, token, NULL), 0);
@@ -626,16 +523,18 @@ static void test_cached_signature_is_compared_anew(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_refusals, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_bad_signatures, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_admitted, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_hup_keeps_the_lease, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_broken_connection_ends_leases, setup,
-						teardown),
-		cmocka_unit_test_setup_teardown(test_cut_throws_away, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_bundle_never_goes_back, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_cached_signature_is_compared_anew, setup,
-						teardown),
+		cmocka_unit_test_setup_teardown(test_refusals, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_bad_signatures, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_port_refusals, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_port_admitted, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_admitted, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_hup_keeps_the_lease, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_broken_connection_ends_leases, rig_setup,
+						rig_teardown),
+		cmocka_unit_test_setup_teardown(test_cut_throws_away, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_bundle_never_goes_back, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_cached_signature_is_compared_anew, rig_setup,
+						rig_teardown),
 	};
 
 	/* Refusals are what is tested: not said line by line. */
