@@ -1,0 +1,355 @@
+"""
+A gateway that was taken over: what whoever makes its processes obey can reach (S-1, S-3, S-12). The system calls are made by the real processes
+of a real sandbox, in their places (harness/puppet.py). The list with all results lies in build/tests/gateway.json.
+"""
+
+import json
+import os
+import socket
+import struct
+import time
+import unittest
+
+from harness import cap, internet, intruder, node, packets
+from harness.intruder import Killed, Pointer
+from harness.puppet import Puppet
+
+RESULTS = os.path.join(cap.BUILD, "tests/gateway.json")
+GET = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+DENIED = ("killed", "EPERM", "EACCES", "ENOSYS")
+SOL_SOCKET, IPPROTO_IP, IPPROTO_TCP, IPPROTO_IPV6 = 1, 0, 6, 41
+MSG_FASTOPEN = 0x20000000
+
+
+def inet(address, port):
+    if ":" in address:
+        return struct.pack("<H", 10) + struct.pack("!HI", port, 0) + socket.inet_pton(socket.AF_INET6, address) + b"\0" * 4
+    return struct.pack("<H", 2) + struct.pack("!H", port) + socket.inet_aton(address) + b"\0" * 8
+
+
+def message(i, address, data=b"x"):
+    """A msghdr for sendmsg with a destination: name, iovec, bytes lie behind one another in the process."""
+    name = inet(address, 53)
+    room = lambda b: len(b) + -len(b) % 16
+    at_name = i.at(64)
+    at_vec = at_name + room(name)
+    at_data = at_vec + 16
+    return (Pointer(struct.pack("<QIxxxxQQQQiI", at_name, len(name), at_vec, 1, 0, 0, 0, 0)[:64].ljust(64, b"\0") + name + b"\0" * (-len(name) % 16) + struct.pack("<QQ", at_data, len(data)) + data),)
+
+
+# What none of the three may do, by a name for the list. i.sockets: its descriptors that are sockets.
+NEVER = {
+    "execve(/bin/sh)": lambda i: i.call("execve", Pointer("/bin/sh"), 0, 0),
+    "execveat": lambda i: i.call("execveat", -100, Pointer("/x"), 0, 0, 0),
+    "fork": lambda i: i.call("fork"), "clone": lambda i: i.call("clone", 17, 0, 0, 0, 0), "clone3": lambda i: i.call("clone3", Pointer(b"\0" * 88), 88),
+    "open(/)": lambda i: i.call("open", Pointer("/"), 0, 0), "openat2": lambda i: i.call("openat2", -100, Pointer("/"), Pointer(b"\0" * 24), 24),
+    "mkdir": lambda i: i.call("mkdir", Pointer("/x"), 0o777), "mount": lambda i: i.call("mount", Pointer("none"), Pointer("/"), Pointer("proc"), 0, 0),
+    "unshare(net)": lambda i: i.call("unshare", 0x40000000), "unshare(user)": lambda i: i.call("unshare", 0x10000000), "setns": lambda i: i.call("setns", 3, 0),
+    "ptrace(1)": lambda i: i.call("ptrace", 16, 1, 0, 0), "process_vm_readv(1)": lambda i: i.call("process_vm_readv", 1, Pointer(b"\0" * 16), 1, Pointer(b"\0" * 16), 1, 0),
+    "pidfd_open(1)": lambda i: i.call("pidfd_open", 1, 0), "kill(-1)": lambda i: i.call("kill", -1, 0), "setuid(0)": lambda i: i.call("setuid", 0),
+    "bpf": lambda i: i.call("bpf", 0, Pointer(b"\0" * 80), 80), "io_uring_setup": lambda i: i.call("io_uring_setup", 4, Pointer(b"\0" * 120)),
+    "userfaultfd": lambda i: i.call("userfaultfd", 0), "perf_event_open": lambda i: i.call("perf_event_open", Pointer(b"\0" * 112), -1, 0, -1, 0),
+    "keyctl": lambda i: i.call("keyctl", 0, -3, 1), "add_key": lambda i: i.call("add_key", Pointer("user"), Pointer("x"), Pointer("y"), 1, -3),
+    "init_module": lambda i: i.call("init_module", Pointer(b"x"), 1, Pointer("")), "shmget": lambda i: i.call("shmget", 1, 4096, 0o1666),
+    "memfd_create": lambda i: i.call("memfd_create", Pointer("x"), 0), "personality": lambda i: i.call("personality", 0x40000),
+    "listen": lambda i: i.call("listen", i.sockets[0], 1), "socketpair": lambda i: i.call("socketpair", 1, 1, 0, Pointer(b"\0" * 8)),
+    "ioctl(SIOCGIFCONF)": lambda i: i.call("ioctl", i.sockets[0], 0x8912, Pointer(b"\0" * 16)), "bind": lambda i: i.call("bind", i.sockets[0], Pointer(inet("0.0.0.0", 99)), 16),
+    "sendmmsg": lambda i: i.call("sendmmsg", i.sockets[0], Pointer(b"\0" * 64), 1, 0), "pidfd_getfd": lambda i: i.call("pidfd_getfd", 3, 3, 0),
+}
+
+# What main may not do beside that: make a socket, or turn one that it has.
+MAIN = {
+    **{f"socket({name})": (lambda a: lambda i: i.call("socket", *a))(a) for name, a in {
+        "inet": (2, 1, 0), "inet6": (10, 1, 0), "udp": (2, 2, 0), "unix": (1, 1, 0), "netlink": (16, 3, 0), "packet": (17, 3, 0x300), "raw": (2, 3, 255), "vsock": (40, 1, 0),
+        "alg": (38, 5, 0)}.items()},
+    "connect(AF_UNSPEC)": lambda i: i.call("connect", i.sockets[0], Pointer(b"\0" * 16), 16), "connect(public)": lambda i: i.call("connect", i.sockets[0], Pointer(inet(internet.WEB4, 80)), 16),
+    "connect(private)": lambda i: i.call("connect", i.sockets[0], Pointer(inet("10.1.2.3", 80)), 16),
+    "sendto(an address)": lambda i: i.call("sendto", i.sockets[0], Pointer(b"x" * 16), 1, 0, i.at(16), 16),
+    "sendto(fast open)": lambda i: i.call("sendto", i.sockets[0], Pointer(b"x" * 16), 1, MSG_FASTOPEN, 0, 0),
+    "sendmsg(an address)": lambda i: i.call("sendmsg", i.sockets[0], *message(i, internet.WEB4), 0),
+    "setsockopt(IP_TRANSPARENT)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_IP, 19, Pointer(b"\1\0\0\0"), 4),
+    "setsockopt(IP_OPTIONS)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_IP, 4, Pointer(packets.source_route(False, ["10.1.2.3"])), 7),
+    "setsockopt(SO_BINDTODEVICE)": lambda i: i.call("setsockopt", i.sockets[0], SOL_SOCKET, 25, Pointer("lo"), 3),
+    "setsockopt(SO_MARK)": lambda i: i.call("setsockopt", i.sockets[0], SOL_SOCKET, 36, Pointer(b"\1\0\0\0"), 4),
+    "setsockopt(TCP_REPAIR)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_TCP, 19, Pointer(b"\1\0\0\0"), 4),
+    "setsockopt(TCP_ULP)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_TCP, 31, Pointer("tls"), 3),
+    "setsockopt(TCP_FASTOPEN_CONNECT)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_TCP, 30, Pointer(b"\1\0\0\0"), 4),
+    "setsockopt(IPV6_RTHDR)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_IPV6, 57, Pointer(packets.routing_header(["fd00::1"])), 24),
+    "setsockopt(IPV6_ADDRFORM)": lambda i: i.call("setsockopt", i.sockets[0], IPPROTO_IPV6, 1, Pointer(b"\2\0\0\0"), 4),
+    "openat(/)": lambda i: i.call("openat", -100, Pointer("/"), 0, 0),
+}
+
+
+def setUpModule():
+    global NET, NODE
+    NET, NODE = internet.shared()
+
+
+class TakenOver(unittest.TestCase):
+    results = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.box = NODE.ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
+            with open(RESULTS, "w") as f:
+                json.dump(cls.results, f, indent=1)
+        finally:
+            NODE.kill(cls.box)
+
+    @staticmethod
+    def role_of(pid):
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            words = f.read().split(b"\0")
+        return words[words.index(b"--role") + 1].decode() if b"--role" in words else ""
+
+    def pids(self):
+        """{role: pid} of the gateway; waits until all three are there."""
+        def all_three():
+            try:
+                found = {self.role_of(p): p for p in NODE.gateway_pids(self.box)}
+            except OSError:
+                return None
+            return found if {"main", "inside", "outside"} <= set(found) else None
+        return node.wait_for("the gateway's three processes", all_three, 60)
+
+    def enter(self, role):
+        """The process of that role as a puppet, when the gateway works."""
+        node.wait_for("the gateway works", lambda: "hello" in NODE.ask(self.box, [{"op": "tcp", "to": internet.WEB4, "port": 80, "send": GET, "timeout": 3}])[0].get("data", ""), 90)
+        pid = self.pids()[role]
+        i = Puppet(pid)
+        i.sockets = sorted(int(fd) for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") and int(fd) > 2)
+        return i
+
+    def table(self, role, tries):
+        """Each try once. A gateway that was ended by one is there again for the next; tries that only give an error share one."""
+        wrong, i = [], None
+        try:
+            for name, fn in tries.items():
+                i = i or self.enter(role)
+                try:
+                    result = fn(i)
+                    result = "number" if isinstance(result, int) else result
+                except Killed:
+                    result = "killed"
+                    i.close()
+                    i = None
+                self.results.append({"place": role, "try": name, "result": result, "right": result in DENIED})
+                if result not in DENIED:
+                    wrong.append(f"{name}: {result}")
+        finally:
+            if i:
+                i.close()
+        self.assertEqual(wrong, [])
+        self.enter(role).close()                              # and it works afterwards
+
+
+class FromOutside(TakenOver):
+    """What the machine says about the three processes."""
+
+    def status(self, pid):
+        with open(f"/proc/{pid}/status") as f:
+            return {k: v.strip() for k, v in (line.split(":", 1) for line in f if ":" in line)}
+
+    def test_rights_namespaces_and_roots(self):
+        record = NODE.record(self.box)
+        uids = set()
+        for role, pid in self.pids().items():
+            with self.subTest(role):
+                s = self.status(pid)
+                self.assertEqual(len(set(s["Uid"].split() + s["Gid"].split()) - {s["Uid"].split()[0]}), 0, s["Gid"])
+                uids.add(int(s["Uid"].split()[0]))
+                self.assertEqual(s["Groups"].split(), [])
+                for c in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+                    self.assertEqual(int(s[c], 16), 0, c)
+                self.assertEqual((s["NoNewPrivs"], s["Seccomp"], s["Threads"]), ("1", "2", "1"))
+                for ns in ("mnt", "ipc", "pid", "uts"):
+                    self.assertNotEqual(os.readlink(f"/proc/{pid}/ns/{ns}"), os.readlink(f"/proc/self/ns/{ns}"), ns)
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    self.assertEqual(f.read().strip(b"\0"), b"")
+                self.assertEqual(sorted(os.listdir(f"/proc/{pid}/root")), ["netgtw"])
+                with open(f"/proc/{pid}/cgroup") as f:
+                    self.assertTrue(any(line.strip().endswith("/gateway") for line in f))
+                # No memory that two of them can write.
+                with open(f"/proc/{pid}/maps") as f:
+                    self.assertEqual([line for line in f if line.split()[1][1] == "w" and line.split()[1][3] == "s"], [])
+        self.assertEqual(len(uids), 1)
+        others = {int(self.status(record[f"{w}_pid"])["Uid"].split()[0]) for w in ("vmm", "bridge", "init")}
+        self.assertFalse(uids & others, "a uid of its own")
+
+    def test_networks(self):
+        pids = self.pids()
+        spaces = {role: os.readlink(f"/proc/{pid}/ns/net") for role, pid in pids.items()}
+        with NET.inside():
+            self.assertEqual(spaces["outside"], os.readlink("/proc/thread-self/ns/net"))
+        self.assertEqual(len(set(spaces.values())), 3)
+        with open(f"/proc/{pids['main']}/net/dev") as f:
+            self.assertEqual([line.split(":")[0].strip() for line in f.readlines()[2:]], ["lo"])
+        with open(f"/proc/{pids['main']}/net/fib_trie") as f:
+            self.assertEqual(f.read().count("/32"), 0, "main's own network has no address")
+        with open(f"/proc/{pids['inside']}/net/dev") as f:
+            self.assertEqual(sorted(line.split(":")[0].strip() for line in f.readlines()[2:]), ["lo", "tap0"])
+
+    def test_descriptors(self):
+        for role, pid in self.pids().items():
+            with self.subTest(role):
+                kinds = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+                self.assertEqual([k for k in kinds if not k.startswith(("socket:", "anon_inode:", "pipe:", "/dev/null"))], [])
+
+
+class Main(TakenOver):
+    """It reads what the guest and the internet send: the likely victim."""
+
+    def test_what_none_may(self):
+        self.table("main", NEVER)
+
+    def test_sockets(self):
+        NET.net.clear()
+        NET.net.capture()
+        self.table("main", MAIN)
+        came = [p for p in NET.net.packets() if p.get("dst") == "10.1.2.3" or (p["proto"] == packets.UDP and p.get("dst") == internet.WEB4)]
+        self.assertEqual(came, [])
+
+    def test_a_flows_socket_cannot_be_turned(self):
+        """The socket of a living flow, connected to a public address: not to another address, nor to none."""
+        def flow(i):
+            # The newest sockets are those of the flow that waits in the guest.
+            return [s for s in i.sockets if s > 9][-1]
+
+        for name, fn in {"connect(AF_UNSPEC)": lambda i: i.call("connect", flow(i), Pointer(b"\0" * 16), 16),
+                         "connect(another)": lambda i: i.call("connect", flow(i), Pointer(inet("10.1.2.3", 80)), 16),
+                         "listen": lambda i: i.call("listen", flow(i), 5),
+                         "sendto(another)": lambda i: i.call("sendto", flow(i), Pointer(b"x" * 16 + inet("10.1.2.3", 80)), 1, 0, i.at(16), 16)}.items():
+            with self.subTest(name):
+                NET.net.capture()
+                self.enter("main").close()
+                holder = hold(self.box)
+                try:
+                    i = Puppet(self.pids()["main"])
+                    i.sockets = sorted(int(fd) for fd in os.listdir(f"/proc/{i.pid}/fd") if os.readlink(f"/proc/{i.pid}/fd/{fd}").startswith("socket:"))
+                    try:
+                        with self.assertRaises(Killed):
+                            self.fail(f"{name}: {fn(i)}")
+                    finally:
+                        i.close()
+                finally:
+                    holder.kill()
+                    holder.wait()
+                    holder.stdout.close()
+                self.assertEqual([p for p in NET.net.packets() if p.get("dst") == "10.1.2.3"], [])
+
+
+class Inside(TakenOver):
+    """In the sandbox's network, where every packet leads to the guest."""
+
+    def test_what_none_may(self):
+        self.table("inside", {k: v for k, v in NEVER.items()})
+
+    def test_where_its_sockets_lead(self):
+        """It may make sockets; they reach nothing but the guest."""
+        NET.net.clear()
+        NET.net.capture()
+        i = self.enter("inside")
+        try:
+            for address in (internet.WEB4, internet.NODE4, "10.1.2.3", "127.0.0.1", "10.0.2.2", internet.WEB6, internet.LAN4):
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                    try:
+                        fd = i.call("socket", 10 if ":" in address else 2, kind | socket.SOCK_NONBLOCK, 0)
+                        if isinstance(fd, int):
+                            sa = inet(address, internet.DATABASE if address == internet.NODE4 else 80)
+                            self.results.append({"place": "inside", "try": f"connect({address}, {kind})", "result": i.call("connect", fd, Pointer(sa), 28 if ":" in address else 16), "right": True})
+                            i.call("sendto", fd, Pointer(b"contraband"), 10, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, 0, 0)
+                            i.call("close", fd)
+                    except Killed:
+                        i = self.enter("inside")
+        finally:
+            i.close()
+        time.sleep(1)
+        self.assertEqual([s for s in NET.net.seen() if s.get("data") or s["kind"] not in ("dns", "tcp")], [])
+        self.assertEqual([p for p in NET.net.packets() if b"contraband".hex() in p["head"] or p.get("dst") in ("10.1.2.3", internet.LAN4)], [])
+        self.assertEqual(NET.host.seen(), [])
+
+
+class Outside(TakenOver):
+    """It reads structures of fixed size from main, and nothing else: it is where the floor is checked for the last time."""
+
+    def test_what_none_may(self):
+        self.table("outside", NEVER)
+
+    def test_no_unix_sockets(self):
+        """It is in the node's network, not in its file system: no daemon's socket, abstract names included."""
+        i = self.enter("outside")
+        try:
+            for path in (f"{NODE.run}/nm/nm.sock", f"{NODE.run}/sbx-manager/sbx.sock", f"{NODE.run}/node-api/node.sock", "/run/dbus/system_bus_socket", "\0space"):
+                try:
+                    r = i.connect_unix(path)
+                except Killed:
+                    r = "killed"
+                    i = self.enter("outside")
+                self.results.append({"place": "outside", "try": f"connect {path!r}", "result": r, "right": r in DENIED + ("ENOENT", "ECONNREFUSED")})
+                self.assertIn(r, DENIED + ("ENOENT", "ECONNREFUSED"), path)
+        finally:
+            i.close()
+
+
+def hold(box):
+    """A connection of the guest to an echo server that stays open."""
+    import subprocess
+    with NET.inside():
+        p = subprocess.Popen([node.SPACE, "exec", box, "--", "python3", "-c", "import socket,time\ns=socket.create_connection(('%s',7));s.sendall(b'x');s.recv(1);print('open',flush=True);time.sleep(60)" % internet.WEB4],
+                             env=NODE.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert p.stdout.readline() == "open\n"
+    return p
+
+
+class BeforeTheInit(unittest.TestCase):
+    """Egress waits for /init: frames on the sandbox's device before it lead nowhere (S-12)."""
+
+    def test_frames_before_the_init(self):
+        # The VMM is made to send them, as a guest's kernel would that does what it likes while it is being restored.
+        NET.net.clear()
+        before = {s["id"] for s in NODE.api("GET", "/v1/sandboxes").json()}
+        NODE.failpoints("sbx.exec.after-attach delay 6000")
+        time.sleep(0.2)
+        import threading
+        t = threading.Thread(target=lambda: NODE.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}))
+        t.start()
+        try:
+            box = node.wait_for("it is being made", lambda: next(iter({s["id"] for s in NODE.api("GET", "/v1/sandboxes").json()} - before), None), 20)
+            node.wait_for("its gateway is there", lambda: len(NODE.gateway_pids(box)) >= 3, 20)
+            self.send(NODE.record(box)["vmm_pid"], "unique-before.net.test")
+            time.sleep(1)
+            self.assertEqual(NODE.state_of(box), "creating")
+            self.assertEqual([s for s in NET.net.seen() if s["kind"].startswith("dns")], [])
+        finally:
+            NODE.failpoints()
+            t.join()
+        try:
+            node.wait_for("it runs", lambda: NODE.state_of(box) == "running", 30)
+            self.send(NODE.record(box)["vmm_pid"], "unique-after.net.test")
+            node.wait_for("the same frame afterwards", lambda: [s for s in NET.net.seen() if s.get("name") == "unique-after.net.test"], 10)
+            self.assertEqual([s for s in NET.net.seen() if s.get("name") == "unique-before.net.test"], [])
+        finally:
+            NODE.kill(box)
+
+    @staticmethod
+    def send(pid, name):
+        dns = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(p)]) + p.encode() for p in name.split(".")) + b"\0\0\1\0\1"
+        frame = packets.ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", packets.ip("10.0.2.15", "10.0.2.2", packets.UDP, packets.udp("10.0.2.15", "10.0.2.2", 53, dns)))
+        i = Puppet(pid)
+        try:
+            taps = [int(fd) for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}").endswith("/dev/net/tun")]
+            assert taps, "the VMM has no TAP"
+            for header in (b"", b"\0" * 10, b"\0" * 12):
+                r = i.call("write", taps[0], Pointer(header + frame), len(header + frame))
+                assert isinstance(r, int), r
+        finally:
+            i.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
