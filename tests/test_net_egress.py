@@ -176,6 +176,27 @@ class Names(Base):
         self.assertIn("9.9.20.80" if "9.9.20.80" in r["out"] else "2a10:9999:20::80", r["out"])
         self.assertLess(r["ms"], 15000)
 
+    def test_too_many_questions(self):
+        """More than the limit (docs/limits.md): the others are answered REFUSED, not left without an answer; then it is as before."""
+        script = ("import socket,struct,time,collections\n"
+                  "s=socket.socket(2,2);s.connect(('10.0.2.2',53));s.setsockopt(1,8,1<<20);c=collections.Counter()\n"
+                  "q=lambda i:struct.pack('!6H',i,0x100,1,0,0,0)+b'\\x07unique%d\\x03net\\x04test\\0\\0\\1\\0\\1'%(i%10)\n"
+                  "s.setblocking(False)\n"
+                  "def take():\n"
+                  " try:\n"
+                  "  while 1: c[s.recv(2000)[3]&15]+=1\n"
+                  " except BlockingIOError: pass\n"
+                  "for i in range(2500):\n"
+                  " try: s.send(q(i))\n"
+                  " except BlockingIOError: pass\n"
+                  " if i%20==0: take()\n"
+                  "time.sleep(2);take();print(c[0],c[5],sum(c.values()))")
+        ok, refused, total = map(int, NODE.root(BOX, "python3", "-c", script, timeout=60).stdout.split())
+        self.assertGreater(ok, 0)
+        self.assertGreater(refused, 0)
+        self.assertEqual(ok + refused, total)
+        node.wait_for("questions are answered again", lambda: self.ask({"op": "dns", "name": "www.net.test"})[0].get("answers"), 10)
+
     def test_what_is_no_question(self):
         """Noise on port 53 gets an error or silence, and the next question its answer."""
         script = ("import socket,os\n"

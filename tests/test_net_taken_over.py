@@ -7,10 +7,12 @@ import json
 import os
 import socket
 import struct
+import subprocess
+import threading
 import time
 import unittest
 
-from harness import cap, internet, intruder, node, packets
+from harness import cap, internet, node, packets
 from harness.intruder import Killed, Pointer
 from harness.puppet import Puppet
 
@@ -19,6 +21,16 @@ GET = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 DENIED = ("killed", "EPERM", "EACCES", "ENOSYS")
 SOL_SOCKET, IPPROTO_IP, IPPROTO_TCP, IPPROTO_IPV6 = 1, 0, 6, 41
 MSG_FASTOPEN = 0x20000000
+# src/netgtw/proto.h, src/ipc/gtw_ops.h: what main says to outside
+OUTSIDE_FD, RESOLVER_FD, OUT_MAGIC = 6, 7, 0x32777467
+ANSWERS = ("ok", "internet", "floor", "no-route", "index", "failed")
+
+
+def addr(address, port):
+    if address is None:
+        return struct.pack("<B16sxH", 99, b"", port)
+    packed = packets.packed(address)
+    return struct.pack("<B16sxH", 6 if len(packed) == 16 else 4, packed, port)
 
 
 def inet(address, port):
@@ -243,6 +255,64 @@ class Main(TakenOver):
                 self.assertEqual([p for p in NET.net.packets() if p.get("dst") == "10.1.2.3"], [])
 
 
+    def test_what_outside_dials_for_it(self):
+        """It may ask: for what the guest itself may reach. Not for the floor, in no disguise, no nameserver that there is not, nothing malformed."""
+        def asked(i, kind, address="0.0.0.0", port=80, index=0, fd=OUTSIDE_FD, magic=OUT_MAGIC, cut=0):
+            """(answer, whether a socket came with it), or the end."""
+            q = struct.pack("<4I", magic, kind, 4242, index) + addr(address, port)
+            q = q[:len(q) - cut]
+            r = i.call("sendto", fd, Pointer(q), len(q), 0, 0, 0)
+            if not isinstance(r, int):
+                return r, False
+            # struct msghdr, iovec, the answer, the control bytes
+            at = lambda n: i.at(n)
+            msg = struct.pack("<QIxxxxQQQQixxxx", 0, 0, at(64), 1, at(128), 64, 0).ljust(64, b"\0") + struct.pack("<QQ", at(96), 32).ljust(32, b"\0") + b"\0" * 32 + b"\0" * 64
+            end = time.monotonic() + 5
+            while (n := i.call("recvmsg", fd, Pointer(msg), socket.MSG_DONTWAIT)) == "EAGAIN" and time.monotonic() < end:
+                time.sleep(0.01)
+            if not isinstance(n, int) or n == 0:
+                return "end" if n == 0 else n, False
+            _, answer, _, _ = struct.unpack("<3Ii", i.data[96:112])
+            room, = struct.unpack("<Q", i.data[40:48])
+            if room >= 20:
+                i.call("close", struct.unpack("<i", i.data[128 + 16:128 + 20])[0])
+            return ANSWERS[answer], room >= 20
+
+        NET.net.clear()
+        NET.host.clear()
+        NET.net.capture()
+        i = self.enter("main")
+        try:
+            self.assertEqual(asked(i, 0, internet.WEB4), ("ok", True), "the control: a public address is dialled")
+            self.assertEqual(asked(i, 0, internet.WEB6), ("ok", True))
+            for a in ("10.1.2.3", "127.0.0.1", "169.254.169.254", "192.168.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1", internet.NODE4, internet.LAN4, internet.NODE6, internet.LAN6, "::1", "::",
+                      "fd00::1", "fe80::1", "::ffff:10.1.2.3", "::ffff:127.0.0.1", "64:ff9b::10.1.2.3", "2002:a01:203::1", "::127.0.0.1"):
+                for port in (80, internet.DATABASE, NODE.port):
+                    answer, came = asked(i, 0, a, port)
+                    self.results.append({"place": "main, through outside", "try": f"{a}:{port}", "result": answer, "right": not came})
+                    self.assertEqual((answer in ("floor", "no-route", "failed"), came), (True, False), f"{a}:{port}: {answer}")
+            for index in (2, 3, 255, 2**31, 2**32 - 1):
+                answer, came = asked(i, 1, internet.OTHER_DNS4, 53, index, RESOLVER_FD)
+                self.assertEqual((answer, came), ("index", False), index)
+            # A socket to a nameserver leads there and nowhere else, whatever address is said beside it.
+            self.assertEqual(asked(i, 1, internet.OTHER_DNS4, 53, 0, RESOLVER_FD), ("ok", True))
+        finally:
+            i.close()
+        for name, bad in {"another magic": {"magic": 1}, "a kind that there is not": {"kind": 99}, "too short": {"cut": 4}, "a family that there is not": {"address": None}}.items():
+            with self.subTest(name):
+                i = self.enter("main")
+                try:
+                    result = asked(i, **{"kind": 0, "address": internet.WEB4, **bad})
+                    self.assertFalse(result[1], result)
+                except Killed:
+                    pass
+                finally:
+                    i.close()
+        time.sleep(0.3)
+        self.assertEqual(NET.host.seen(), [])
+        self.assertEqual([p for p in NET.net.packets() if p["proto"] in (6, 17) and p.get("dst") not in (internet.WEB4, internet.WEB6, internet.DNS4, internet.DNS6)], [])
+
+
 class Inside(TakenOver):
     """In the sandbox's network, where every packet leads to the guest."""
 
@@ -298,7 +368,6 @@ class Outside(TakenOver):
 
 def hold(box):
     """A connection of the guest to an echo server that stays open."""
-    import subprocess
     with NET.inside():
         p = subprocess.Popen([node.SPACE, "exec", box, "--", "python3", "-c", "import socket,time\ns=socket.create_connection(('%s',7));s.sendall(b'x');s.recv(1);print('open',flush=True);time.sleep(60)" % internet.WEB4],
                              env=NODE.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -315,7 +384,6 @@ class BeforeTheInit(unittest.TestCase):
         before = {s["id"] for s in NODE.api("GET", "/v1/sandboxes").json()}
         NODE.failpoints("sbx.exec.after-attach delay 6000")
         time.sleep(0.2)
-        import threading
         t = threading.Thread(target=lambda: NODE.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 600}))
         t.start()
         try:
