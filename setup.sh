@@ -30,7 +30,7 @@ BUILD_PACKAGES=(
 	gcc libc6-dev meson ninja-build pkg-config
 	libjansson-dev libsodium-dev libsqlite3-dev libseccomp-dev libssl-dev
 	libcurl4-openssl-dev libbtrfsutil-dev zlib1g-dev libcmocka-dev
-	libwslay-dev nettle-dev libc-ares-dev
+	libwslay-dev nettle-dev libc-ares-dev libnftables-dev
 )
 
 # Running: storage, network, guest image.

@@ -18,7 +18,7 @@
 #define CGROUP_PROCS_MAX (1u << 16)
 #define CGROUP_PERIOD_US 100000
 
-const char *const cgroup_leaf_names[] = { "vmm", "bridge" };
+const char *const cgroup_leaf_names[] = { "vmm", "bridge", "gateway" };
 _Static_assert(ARRAY_LEN(cgroup_leaf_names) == CGROUP_LEAF_COUNT, "every leaf has a name");
 
 enum cgroup_controller { CG_MEMORY, CG_CPU, CG_PIDS, CG_FREEZER, CG_CONTROLLER_COUNT };
@@ -212,10 +212,13 @@ static int write_limit(const char *dir, const char *file, const char *text, bool
 static int set_limits(const struct cgroup_hierarchy *h, const char *dir, enum cgroup_leaf leaf,
 		      uint32_t memory_mib, uint32_t vcpus, struct err *e)
 {
-	uint64_t mib =
-		leaf == CGROUP_VMM ? memory_mib + CGROUP_VMM_OVERHEAD_MIB : CGROUP_BRIDGE_MIB;
-	unsigned pids = leaf == CGROUP_VMM ? CGROUP_VMM_PIDS : CGROUP_BRIDGE_PIDS;
-	unsigned cpus = leaf == CGROUP_VMM ? vcpus + 1 : 1;      /* QEMU's main thread has work of its own */
+	/* QEMU's main thread has work of its own; the gateway has one thread that may be busy. */
+	const struct { uint64_t mib; unsigned pids, cpus; } leaves[CGROUP_LEAF_COUNT] = {
+		[CGROUP_VMM] = { (uint64_t)memory_mib + CGROUP_VMM_OVERHEAD_MIB, CGROUP_VMM_PIDS,
+				 vcpus + 1 },
+		[CGROUP_BRIDGE] = { CGROUP_BRIDGE_MIB, CGROUP_BRIDGE_PIDS, 1 },
+		[CGROUP_GATEWAY] = { CGROUP_GATEWAY_MIB, CGROUP_GATEWAY_PIDS, 1 },
+	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cgroup_limits); i++) {
 		const struct cgroup_limit *l = &cgroup_limits[i];
@@ -225,7 +228,8 @@ static int set_limits(const struct cgroup_hierarchy *h, const char *dir, enum cg
 
 		if (!file || !(h->controllers & (1u << l->controller)))
 			continue;
-		limit_text(text, l, h->v2, mib << 20, pids, cpus);
+		limit_text(text, l, h->v2, leaves[leaf].mib << 20, leaves[leaf].pids,
+			   leaves[leaf].cpus);
 		r = write_limit(dir, file, text, l->optional, e);
 		if (r < 0)
 			return r;
@@ -300,20 +304,27 @@ static void kill_group(const char *dir)
 		return;                          /* kernels before 5.14 have no such file; then by PID */
 }
 
-int cgroup_kill(const struct cgroup_set *s, const char *name)
+int cgroup_kill_leaf(const struct cgroup_set *s, const char *name, enum cgroup_leaf leaf)
 {
 	int n = 0;
 
 	for (unsigned i = 0; i < s->n; i++) {
-		for (int leaf = 0; leaf < CGROUP_LEAF_COUNT; leaf++) {
-			autofree char *dir = x_asprintf("%s/%s/%s/%s", s->h[i].path, s->root, name,
-							cgroup_leaf_names[leaf]);
+		autofree char *dir = x_asprintf("%s/%s/%s/%s", s->h[i].path, s->root, name,
+						cgroup_leaf_names[leaf]);
 
-			if (s->h[i].v2)
-				kill_group(dir);
-			n += kill_members(dir);
-		}
+		if (s->h[i].v2)
+			kill_group(dir);
+		n += kill_members(dir);
 	}
+	return n;
+}
+
+int cgroup_kill(const struct cgroup_set *s, const char *name)
+{
+	int n = 0;
+
+	for (int leaf = 0; leaf < CGROUP_LEAF_COUNT; leaf++)
+		n += cgroup_kill_leaf(s, name, (enum cgroup_leaf)leaf);
 	return n;
 }
 

@@ -1,7 +1,7 @@
 /*
  * cgroups: version 2, and the version 1 hierarchies where controllers are mounted there
  * (cgroups(7)). One table holds each limit in both forms; the same code walks both. An execution
- * has <hierarchy>/<root>/<name>/{vmm,bridge} everywhere.
+ * has <hierarchy>/<root>/<name>/{vmm,bridge,gateway} everywhere.
  */
 #ifndef NODE_MANAGER_CGROUP_H
 #define NODE_MANAGER_CGROUP_H
@@ -23,8 +23,10 @@
 #define CGROUP_BRIDGE_MIB 64
 #define CGROUP_VMM_PIDS 64               /* threads: vCPUs, main, and the pool for disk requests */
 #define CGROUP_BRIDGE_PIDS 16            /* jail-init is in this group too */
+#define CGROUP_GATEWAY_MIB 128
+#define CGROUP_GATEWAY_PIDS 8            /* three processes of one thread each, twice while they are made */
 
-enum cgroup_leaf { CGROUP_VMM, CGROUP_BRIDGE, CGROUP_LEAF_COUNT };
+enum cgroup_leaf { CGROUP_VMM, CGROUP_BRIDGE, CGROUP_GATEWAY, CGROUP_LEAF_COUNT };
 extern const char *const cgroup_leaf_names[CGROUP_LEAF_COUNT];
 
 struct cgroup_set {
@@ -47,6 +49,7 @@ int cgroup_enter(const struct cgroup_set *s, const char *name, enum cgroup_leaf 
 		 struct err *e);
 /* SIGKILL to everything in it, once. Returns how many processes were seen. */
 int cgroup_kill(const struct cgroup_set *s, const char *name);
+int cgroup_kill_leaf(const struct cgroup_set *s, const char *name, enum cgroup_leaf leaf);
 /* -EBUSY while processes are in it; not there: success. */
 int cgroup_remove(const struct cgroup_set *s, const char *name);
 /* Calls fn for every execution's group, once for each hierarchy. */

@@ -130,6 +130,8 @@ static void child_close_fds(const struct child_task *t, int sock)
 	keep[n++] = nm->init_filter_fd;
 	for (int i = 0; i < VMM_ACCEL_COUNT; i++)
 		keep[n++] = nm->vmm_filter_fd[i];
+	for (int i = 0; i < NM_GATEWAY_PROCESSES; i++)
+		keep[n++] = nm->gateway_filter_fd[i];
 	for (size_t i = 0; i < t->n_fds && n < ARRAY_LEN(keep); i++)
 		keep[n++] = t->fds[i];
 	for (size_t i = 0; i < ARRAY_LEN(t->spare) && n < ARRAY_LEN(keep); i++)

@@ -29,7 +29,7 @@ struct child_task {
 	void *rep;                       /* zeroed, op->rep_size bytes */
 	int ret_fds[CHILD_FDS_MAX];      /* closed by the end of the child */
 	size_t n_ret_fds;
-	int spare[4];                    /* spawn: see spawn.h; -1 or 0 = none */
+	int spare[4];                    /* spawn.h, gateway.h; -1 or 0 = none */
 };
 
 typedef int child_fn(struct child_task *t, struct err *e);

@@ -125,7 +125,7 @@ static int drop_unfinished(int dir_fd, struct err *e)
 int disk_open(struct nm *nm, struct err *e)
 {
 	static const char *const folders[] = { DISK_TEMPLATES, DISK_SANDBOXES, DISK_ZERO,
-					       JAIL_TREE_VMM, JAIL_TREE_BRIDGE };
+					       JAIL_TREE_VMM, JAIL_TREE_BRIDGE, JAIL_TREE_GATEWAY };
 	char path[PATH_MAX];
 	struct statfs fs;
 	int r = conf_path(&nm->conf, path, CONF_STATE, "data");

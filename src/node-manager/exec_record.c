@@ -18,10 +18,11 @@
 
 #define EXEC_RECORD_SUFFIX ".json"
 
-const char *const exec_who_names[] = { "init", "vmm", "bridge" };
+const char *const exec_who_names[] = { "init", "vmm", "bridge", "gateway" };
 _Static_assert(ARRAY_LEN(exec_who_names) == EXEC_WHO_COUNT, "every process has a name");
 
-const char *const exec_socket_names[] = { "qmp.sock", "chan.sock", "bridge.sock", "control.sock" };
+const char *const exec_socket_names[] = { "qmp.sock",     "chan.sock", "bridge.sock",
+					  "control.sock", "gtw.sock",  "gtwctl.sock" };
 _Static_assert(ARRAY_LEN(exec_socket_names) == EXEC_SOCKET_COUNT, "every socket has a name");
 
 const char *const exec_state_names[] = { "none", "spawning", "alive", "ended", "destroying" };
@@ -29,23 +30,27 @@ _Static_assert(ARRAY_LEN(exec_state_names) == EXEC_STATE_COUNT, "every state has
 
 /* clang-format off */
 #define R struct exec_record
-#define F_U64(name, member) { name, IPC_U64, offsetof(R, member), 8, 0, 0 }
-#define F_FILE(name, member) \
-	F_U64(name "_dev", member.dev), F_U64(name "_ino", member.ino), F_U64(name "_size", member.size_bytes), \
-	F_U64(name "_mtime_s", member.mtime_s), F_U64(name "_mtime_ns", member.mtime_ns), \
-	F_U64(name "_ctime_s", member.ctime_s), F_U64(name "_ctime_ns", member.ctime_ns), \
-	F_U64(name "_links", member.links)
-#define F_PROC(name, i) \
-	F_U64(name "_pid", proc[i].pid), F_U64(name "_start", proc[i].start), F_U64(name "_uid", proc[i].uid), \
-	F_FILE(name "_exe", proc[i].exe)
-#define F_SOCKET(name, i) F_U64(name "_dev", socket[i].dev), F_U64(name "_ino", socket[i].ino)
+#define F_NUMBER(name, member, optional) { name, IPC_U64, offsetof(R, member), 8, 0, optional }
+#define F_FILE(name, member, o) \
+	F_NUMBER(name "_dev", member.dev, o), F_NUMBER(name "_ino", member.ino, o), F_NUMBER(name "_size", member.size_bytes, o), \
+	F_NUMBER(name "_mtime_s", member.mtime_s, o), F_NUMBER(name "_mtime_ns", member.mtime_ns, o), \
+	F_NUMBER(name "_ctime_s", member.ctime_s, o), F_NUMBER(name "_ctime_ns", member.ctime_ns, o), \
+	F_NUMBER(name "_links", member.links, o)
+#define F_PROC(name, i, o) \
+	F_NUMBER(name "_pid", proc[i].pid, o), F_NUMBER(name "_start", proc[i].start, o), F_NUMBER(name "_uid", proc[i].uid, o), \
+	F_FILE(name "_exe", proc[i].exe, o)
+#define F_SOCKET(name, i, o) F_NUMBER(name "_dev", socket[i].dev, o), F_NUMBER(name "_ino", socket[i].ino, o)
 
+/* Optional: of the gateway, which records of former versions do not know. */
 static const struct ipc_field exec_record_fields[] = {
 	IPC_F_STR(R, boot_id), IPC_F_STR(R, sandbox), IPC_F_U64(R, generation, 0), IPC_F_U64(R, slot, 0),
 	IPC_F_STR(R, template), IPC_F_STR(R, mode), IPC_F_STR(R, vmm_tree), IPC_F_STR(R, bridge_tree),
-	F_PROC("init", EXEC_INIT), F_PROC("vmm", EXEC_VMM), F_PROC("bridge", EXEC_BRIDGE),
-	F_SOCKET("qmp", EXEC_QMP), F_SOCKET("channel", EXEC_CHANNEL),
-	F_SOCKET("streams", EXEC_STREAMS), F_SOCKET("control", EXEC_CONTROL),
+	IPC_F_STR_OPT(R, gateway_tree),
+	F_PROC("init", EXEC_INIT, 0), F_PROC("vmm", EXEC_VMM, 0), F_PROC("bridge", EXEC_BRIDGE, 0),
+	F_PROC("gateway", EXEC_GATEWAY, 1),
+	F_SOCKET("qmp", EXEC_QMP, 0), F_SOCKET("channel", EXEC_CHANNEL, 0),
+	F_SOCKET("streams", EXEC_STREAMS, 0), F_SOCKET("control", EXEC_CONTROL, 0),
+	F_SOCKET("gtw_streams", EXEC_GTW_STREAMS, 1), F_SOCKET("gtw_control", EXEC_GTW_CONTROL, 1),
 	IPC_F_END
 };
 #undef R
@@ -167,6 +172,24 @@ int exec_file_of(const char *path, struct exec_file *ret)
 		.ctime_ns = (uint64_t)st.st_ctim.tv_nsec,
 		.links = st.st_nlink,
 	};
+	return 0;
+}
+
+int exec_proc_note(enum exec_who who, pid_t pid, uid_t uid, struct exec_proc *ret, struct err *e)
+{
+	struct exec_proc p = { .uid = uid };
+	struct proc_id id;
+	char path[64];
+	int r = proc_id_of(pid, &id);
+
+	str_format(path, sizeof(path), "/proc/%d/exe", (int)pid);
+	if (r == 0)
+		r = exec_file_of(path, &p.exe);
+	if (r < 0)
+		return err_errno(e, r, "%s cannot be looked at", exec_who_names[who]);
+	p.pid = (uint64_t)id.pid;
+	p.start = id.start_ticks;
+	*ret = p;
 	return 0;
 }
 

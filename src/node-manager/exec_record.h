@@ -3,7 +3,7 @@
  *
  * The record RUN/nm/<sandbox>.<generation>.json holds what tells this execution's processes,
  * executables and sockets from any others (B-1, B-2), and what is needed to unmake it. It is
- * written once and never changed. A record of another boot of the machine is void: none of its
+ * written once; only what it says of the gateway changes, with each NM_GATEWAY. A record of another boot of the machine is void: none of its
  * processes lives.
  */
 #ifndef NODE_MANAGER_EXEC_RECORD_H
@@ -23,16 +23,27 @@
 #define EXEC_RECORD_BYTES_MAX 8192
 #define EXEC_TEXT_MAX 512                /* bytes of a line of stderr; longer ones are cut into several */
 
-enum exec_who { EXEC_INIT, EXEC_VMM, EXEC_BRIDGE, EXEC_WHO_COUNT };
-extern const char *const exec_who_names[EXEC_WHO_COUNT];        /* "init", "vmm", "bridge" */
+/*
+ * The first EXEC_CORE_COUNT live as long as the execution does. The gateway's main process comes
+ * later, with NM_GATEWAY, and may end and come again.
+ */
+enum exec_who { EXEC_INIT, EXEC_VMM, EXEC_BRIDGE, EXEC_GATEWAY, EXEC_WHO_COUNT };
+#define EXEC_CORE_COUNT EXEC_GATEWAY
+extern const char *const exec_who_names[EXEC_WHO_COUNT];        /* "init", "vmm", "bridge", "gateway" */
 
-enum exec_socket { EXEC_QMP, EXEC_CHANNEL, EXEC_STREAMS, EXEC_CONTROL, EXEC_SOCKET_COUNT };
-extern const char *const exec_socket_names[EXEC_SOCKET_COUNT];  /* "qmp.sock", "chan.sock", "bridge.sock", "control.sock" */
+/* The last two are the gateway's, and new with each gateway. */
+enum exec_socket {
+	EXEC_QMP, EXEC_CHANNEL, EXEC_STREAMS, EXEC_CONTROL,
+	EXEC_GTW_STREAMS, EXEC_GTW_CONTROL,
+	EXEC_SOCKET_COUNT
+};
+#define EXEC_CORE_SOCKETS EXEC_GTW_STREAMS
+extern const char *const exec_socket_names[EXEC_SOCKET_COUNT];  /* "qmp.sock", "chan.sock", "bridge.sock", "control.sock", "gtw.sock", "gtwctl.sock" */
 
 enum exec_state {
 	EXEC_NONE,         /* there is none of this name */
 	EXEC_SPAWNING,     /* a child makes it; no record yet */
-	EXEC_ALIVE,        /* recorded; its three processes live */
+	EXEC_ALIVE,        /* recorded; VMM, bridge and jail-init live */
 	EXEC_ENDED,        /* recorded; at least one of them has ended */
 	EXEC_DESTROYING,   /* a child unmakes it */
 	EXEC_STATE_COUNT,
@@ -52,6 +63,7 @@ struct exec_record {
 	uint64_t generation, slot;
 	char template[NM_TEMPLATE_MAX + 1], mode[16];
 	char vmm_tree[40], bridge_tree[40];
+	char gateway_tree[40];           /* "" and pid 0: there is no gateway */
 	struct exec_proc proc[EXEC_WHO_COUNT];
 	struct { uint64_t dev, ino; } socket[EXEC_SOCKET_COUNT];
 };
@@ -74,12 +86,12 @@ struct exec {
 	char name[EXEC_NAME_MAX];
 	struct exec_record rec;          /* sandbox, generation and slot from the start; the rest once ALIVE */
 	enum exec_state state;
-	struct child *child;             /* the one that makes or unmakes it */
+	struct child *child;             /* the one that makes or unmakes it, or its gateway */
 	struct exec_watch watch[EXEC_WHO_COUNT];
 	int link_fd;                     /* to jail-init; -1 after a restart of node-manager */
 	struct loop_io link_io;
 	struct loop_timer report_timer;  /* how long a status may follow its process */
-	int text_fd[EXEC_WHO_COUNT];     /* what VMM and bridge write to stderr; -1 = not kept */
+	int text_fd[EXEC_WHO_COUNT];     /* what VMM, bridge and gateway write to stderr; -1 = not kept */
 	struct loop_io text_io[EXEC_WHO_COUNT];
 	char text[EXEC_WHO_COUNT][EXEC_TEXT_MAX];        /* of the line that is not ended yet */
 	size_t text_len[EXEC_WHO_COUNT];
@@ -101,6 +113,8 @@ void exec_set_state(struct exec *x, enum exec_state s);  /* logs */
 
 int exec_boot_id(char dst[EXEC_BOOT_ID_MAX], struct err *e);
 int exec_file_of(const char *path, struct exec_file *ret);              /* by stat(2) */
+/* Pid, start time, uid and executable of a process that has just begun. */
+int exec_proc_note(enum exec_who who, pid_t pid, uid_t uid, struct exec_proc *ret, struct err *e);
 bool exec_file_eq(const struct exec_file *a, const struct exec_file *b);
 
 /* dir_fd: RUN/nm. */

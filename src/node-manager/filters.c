@@ -2,7 +2,8 @@
 
 #include "base/alloc.h"
 #include "daemon/seccomp.h"
-#include "node-manager/jail.h"
+#include "netgtw/syscalls.h"
+#include "node-manager/jail_gateway.h"
 #include "spaced-host/syscalls.h"
 #include "vmm/vmm.h"
 
@@ -18,6 +19,8 @@ static const char *const own_syscalls[] = {
 	/* processes, and the descriptors that they get */
 	"wait4", "pidfd_open", "pidfd_send_signal", "getppid", "signalfd4", "pipe2", "socketpair",
 	"dup3", "close_range",
+	/* a sandbox's network namespace, entered and left; libnftables */
+	"setns", "getuid", "pselect6",
 	/* folders and files beneath them, owners */
 	"openat2", "mkdir", "mkdirat", "rmdir", "renameat2", "umask", "fchown", "lchown",
 	/* storage: subvolumes, reflinks (ioctl), sealing of templates, when a cached one was used; TAP */
@@ -34,6 +37,16 @@ static const char *const init_syscalls[] = {
 
 static const char *const empty[] = { NULL };
 
+/* Beside gtw_common_syscalls, which all three have. */
+static const struct {
+	const char *const *list, *const *enosys;
+	const struct seccomp_rule *rules;
+} gateway_filters[NM_GATEWAY_PROCESSES] = {
+	[JAIL_GATEWAY_MAIN] = { gtw_main_syscalls, gtw_main_enosys, gtw_main_rules },
+	[JAIL_GATEWAY_INSIDE] = { gtw_inside_syscalls, NULL, gtw_inside_rules },
+	[JAIL_GATEWAY_OUTSIDE] = { gtw_outside_syscalls, NULL, gtw_outside_rules },
+};
+
 static size_t count(const char *const *l)
 {
 	size_t n = 0;
@@ -43,12 +56,18 @@ static size_t count(const char *const *l)
 	return n;
 }
 
+/*
+ * What gateways may do with certain arguments alone is in seccomp_common, as is what they may not
+ * do at all there.
+ */
 const char *const *filters_own(void)
 {
 	static const char **all;
 	const struct vmm_driver *d = &vmm_qemu;
 	const char *const *parts[] = { own_syscalls, d->syscalls,   d->syscalls_kvm,
-				       d->enosys,    init_syscalls, bridge_syscalls };
+				       d->enosys,    init_syscalls, bridge_syscalls,
+				       gtw_common_syscalls, gtw_main_syscalls,
+				       gtw_inside_syscalls, gtw_outside_syscalls };
 	size_t n = 1, at = 0;
 
 	if (all)
@@ -78,6 +97,13 @@ int filters_open(struct nm *nm, struct err *e)
 						   NULL };
 
 		r = seccomp_export(vmm, d->enosys, &nm->vmm_filter_fd[i], e);
+	}
+	for (int i = 0; i < NM_GATEWAY_PROCESSES && r == 0; i++) {
+		const char *const *const lists[] = { gtw_common_syscalls, gateway_filters[i].list,
+						     NULL };
+
+		r = seccomp_export_rules(lists, gateway_filters[i].rules, gateway_filters[i].enosys,
+					 &nm->gateway_filter_fd[i], e);
 	}
 	return r;
 }

@@ -1,4 +1,4 @@
-/* The system calls of node-manager and of the three programs in a jail. */
+/* The system calls of node-manager and of the programs in a jail. */
 #ifndef NODE_MANAGER_FILTERS_H
 #define NODE_MANAGER_FILTERS_H
 

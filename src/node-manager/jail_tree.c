@@ -218,42 +218,62 @@ static int tree_ensure(struct nm *nm, const char *kind, const char *source, cons
 	return tree_make(kind_fd, src, &l, ret->digest, e);
 }
 
-int jail_tree_open(struct nm *nm, struct err *e)
-{
-	int r = tree_ensure(nm, JAIL_TREE_VMM, nm->conf.vmm, NULL, &nm->vmm_tree, e);
+/* The kinds: where their digests stand in struct nm and in a record. */
+static const struct tree_kind {
+	const char *name, *program;      /* program NULL: all of conf.vmm */
+	size_t in_nm, in_record;
+} tree_kinds[] = {
+	{ JAIL_TREE_VMM, NULL, offsetof(struct nm, vmm_tree), offsetof(struct exec_record, vmm_tree) },
+	{ JAIL_TREE_BRIDGE, JAIL_BRIDGE_PROGRAM, offsetof(struct nm, bridge_tree),
+	  offsetof(struct exec_record, bridge_tree) },
+	{ JAIL_TREE_GATEWAY, JAIL_GATEWAY_PROGRAM, offsetof(struct nm, gateway_tree),
+	  offsetof(struct exec_record, gateway_tree) },
+};
 
-	if (r < 0)
-		return err_wrap(e, "the VMM's tree");
-	r = tree_ensure(nm, JAIL_TREE_BRIDGE, nm->conf.lib_dir, JAIL_BRIDGE_PROGRAM,
-			&nm->bridge_tree, e);
-	return r < 0 ? err_wrap(e, "the bridge's tree") : 0;
+static struct jail_tree *tree_now(const struct nm *nm, const struct tree_kind *k)
+{
+	return (struct jail_tree *)((char *)nm + k->in_nm);
 }
 
-static bool tree_used(const struct nm *nm, bool vmm, const char *digest)
+int jail_tree_open(struct nm *nm, struct err *e)
 {
-	if (str_eq(digest, vmm ? nm->vmm_tree.digest : nm->bridge_tree.digest))
+	for (size_t i = 0; i < ARRAY_LEN(tree_kinds); i++) {
+		const struct tree_kind *k = &tree_kinds[i];
+		int r = tree_ensure(nm, k->name, k->program ? nm->conf.lib_dir : nm->conf.vmm,
+				    k->program, tree_now(nm, k), e);
+
+		if (r < 0)
+			return err_wrap(e, "the tree of the %s", k->name);
+	}
+	return 0;
+}
+
+static bool tree_used(const struct nm *nm, const struct tree_kind *k, const char *digest)
+{
+	if (str_eq(digest, tree_now(nm, k)->digest))
 		return true;
 	LIST_FOR(&nm->execs, x, struct exec, node) {
-		if (str_eq(digest, vmm ? x->rec.vmm_tree : x->rec.bridge_tree))
+		if (str_eq(digest, (const char *)&x->rec + k->in_record))
 			return true;
 	}
 	return false;
 }
 
-static int clean_kind(struct nm *nm, const char *kind, bool vmm, struct err *e)
+static int clean_kind(struct nm *nm, const struct tree_kind *k, struct err *e)
 {
-	int kind_fd = disk_folder(nm, kind, e), r = 0;
+	int kind_fd = disk_folder(nm, k->name, e), r = 0;
 	DIR *d = kind_fd < 0 ? NULL : fdopendir(kind_fd);
 
 	if (!d) {
 		fd_close(kind_fd);
-		return err_set(e, -EIO, "the folder %s cannot be read", kind);
+		return err_set(e, -EIO, "the folder %s cannot be read", k->name);
 	}
 	for (struct dirent *de; r == 0 && (de = readdir(d));) {
 		if (str_eq(de->d_name, ".") || str_eq(de->d_name, "..") ||
-		    tree_used(nm, vmm, de->d_name))
+		    tree_used(nm, k, de->d_name))
 			continue;
-		log_info("unused tree removed", F_STR("kind", kind), F_STR("digest", de->d_name));
+		log_info("unused tree removed", F_STR("kind", k->name),
+			 F_STR("digest", de->d_name));
 		r = remove_all(kind_fd, de->d_name, 0);
 	}
 	closedir(d);
@@ -262,7 +282,9 @@ static int clean_kind(struct nm *nm, const char *kind, bool vmm, struct err *e)
 
 int jail_tree_clean(struct nm *nm, struct err *e)
 {
-	int r = clean_kind(nm, JAIL_TREE_VMM, true, e);
+	int r = 0;
 
-	return r < 0 ? r : clean_kind(nm, JAIL_TREE_BRIDGE, false, e);
+	for (size_t i = 0; i < ARRAY_LEN(tree_kinds) && r == 0; i++)
+		r = clean_kind(nm, &tree_kinds[i], e);
+	return r;
 }

@@ -84,6 +84,8 @@ static void nm_prepare(struct nm *nm, struct daemon_ctx *d)
 		nm->init_filter_fd = -1;
 	for (int i = 0; i < VMM_ACCEL_COUNT; i++)
 		nm->vmm_filter_fd[i] = -1;
+	for (int i = 0; i < NM_GATEWAY_PROCESSES; i++)
+		nm->gateway_filter_fd[i] = -1;
 	list_init(&nm->execs);
 	list_init(&nm->children);
 	slots_init(&nm->slots, nm->conf.uid_base, nm->conf.max_sandboxes);

@@ -17,7 +17,9 @@
  *	main.c         start, end                     ops.c          table of operations, dispatch, states
  *	child.c        forked children                exec_record.c  records, table of executions
  *	spawn.c        the making of an execution     jail.c         the processes of an execution, until they exec
- *	sweep.c        the unmaking of an execution   net.c cgroup.c sockets.c   parts of both
+ *	gateway.c      the making of its gateway      jail_gateway.c the three processes of that, likewise
+ *	jail_steps.c   what both jails consist of     net.c net_rules.c   the sandbox's network namespace
+ *	sweep.c        the unmaking of an execution   cgroup.c sockets.c  parts of making and unmaking
  *	disk.c         subvolumes, copies             template.c     templates and their cache
  *	jail_tree.c    root trees of the jails        slots.c        uids
  *	verify.c       is it still that execution?    watch.c        ends of processes
@@ -44,6 +46,7 @@
 #define NM_GENERATION_MAX (1ull << 53)
 
 #define NM_TREE_DIGEST_HEX 32
+#define NM_GATEWAY_PROCESSES 3           /* enum jail_gateway_who */
 
 /* A root tree for a kind of jail, made once: STATE/data/<kind>/<digest>. */
 struct jail_tree { char digest[NM_TREE_DIGEST_HEX + 1]; };
@@ -57,9 +60,10 @@ struct nm {
 	int sockets_fd;                  /* RUN/sbx */
 	int init_fd;                     /* LIB/jail-init */
 	int vmm_filter_fd[VMM_ACCEL_COUNT], bridge_filter_fd, init_filter_fd;     /* seccomp programs (memfds) */
+	int gateway_filter_fd[NM_GATEWAY_PROCESSES];
 	uint32_t tsc_khz;
 	char boot_id[EXEC_BOOT_ID_MAX];
-	struct jail_tree vmm_tree, bridge_tree;
+	struct jail_tree vmm_tree, bridge_tree, gateway_tree;
 	struct cgroup_set cgroups;
 	struct slots slots;
 	struct list execs;               /* struct exec */

@@ -12,7 +12,8 @@
  *	                   └── failed, or destroy ──▶ DESTROYING ◀┘ ──▶ NONE
  *
  * A failed spawn is swept before it is answered, so the caller may try again at once. Requests for
- * DESTROY that come while one is running wait for it.
+ * DESTROY that come while one is running wait for it. One that comes while a gateway is made ends
+ * its maker first.
  */
 #include "node-manager/ops.h"
 
@@ -33,6 +34,7 @@
 #include "identity/identity.h"
 #include "node-manager/child.h"
 #include "node-manager/disk.h"
+#include "node-manager/gateway.h"
 #include "node-manager/list.h"
 #include "node-manager/sockets.h"
 #include "node-manager/spawn.h"
@@ -45,6 +47,7 @@
 #define CAPS_DISK (CAP(SYS_ADMIN) | CAP(DAC_OVERRIDE) | CAP(FOWNER) | CAP(CHOWN))
 #define CAPS_SWEEP (CAP(SYS_ADMIN) | CAP(KILL))
 #define CAPS_SPAWN (CAPS_DISK | CAPS_SWEEP | CAP(NET_ADMIN) | CAP(SETUID) | CAP(SETGID) | CAP(SETPCAP) | CAP(SYS_PTRACE))
+#define CAPS_GATEWAY (CAP(SYS_ADMIN) | CAP(NET_ADMIN) | CAP(CHOWN) | CAP(SETUID) | CAP(SETGID) | CAP(SETPCAP) | CAP(KILL) | CAP(SYS_PTRACE))
 /* VERIFY reads /proc/PID/exe of other uids, KILL sends signals. */
 #define CAPS_MAIN (CAP(SYS_PTRACE) | CAP(KILL))
 
@@ -172,7 +175,8 @@ static const struct op_row op_rows[NM_OP_COUNT] = {
 			  .child_fn = run_channel_open, .deadline_ms = 2 * OPS_CONNECT_WAIT_MS },
 	[NM_VERIFY]  = { ABOUT_EXECUTION, .served = IN(ALIVE), .gone = IN(NONE) | IN(ENDED) | IN(DESTROYING), .inline_fn = op_verify },
 	[NM_KILL]    = { ABOUT_EXECUTION, .served = IN(ALIVE) | IN(ENDED), .gone = IN(NONE) | IN(DESTROYING), .inline_fn = op_kill },
-	[NM_GATEWAY] = { ABOUT_EXECUTION, .served = IN(ALIVE), .gone = IN(NONE) | IN(ENDED) | IN(DESTROYING), .inline_fn = op_gateway },
+	[NM_GATEWAY] = { ABOUT_EXECUTION,
+			 .served = IN(ALIVE), .gone = IN(NONE) | IN(ENDED) | IN(DESTROYING), .inline_fn = op_gateway },
 	[NM_DESTROY] = { ABOUT_EXECUTION, .served = IN(NONE) | IN(SPAWNING) | IN(ALIVE) | IN(ENDED) | IN(DESTROYING),
 			 .inline_fn = op_destroy },
 	[NM_TEMPLATE_BEGIN]  = { ABOUT_TEMPLATE, .child_fn = run_template_begin, .caps = CAPS_DISK, .deadline_ms = 300000 },
@@ -371,8 +375,10 @@ static void op_destroy(struct op_call *c)
 	w = x_alloc(sizeof(*w));
 	w->call = c->call;
 	list_add_tail(&c->x->waiters, &w->node);
-	if (c->x->state == EXEC_SPAWNING)
-		child_kill(c->x->child);         /* its end is a failed spawn, which is swept */
+	if (c->x->state == EXEC_DESTROYING)
+		return;
+	if (c->x->child)
+		child_kill(c->x->child);         /* what its end leaves is swept then */
 	else if (c->x->state != EXEC_DESTROYING)
 		start_sweep(c->x, NULL, NULL);
 }
@@ -523,6 +529,84 @@ static void op_spawn(struct op_call *c)
 	}
 }
 
+/* ---- Gateway ---- */
+
+struct gateway_wait { struct exec *x; struct ipc_call *call; int64_t since_ms; };
+
+static void gateway_done(struct nm *nm, const struct child_result *res, void *arg)
+{
+	struct gateway_wait *w = arg;
+	struct exec *x = w->x;
+	struct exec_record rec;
+	struct err e = res->err;
+
+	x->child = NULL;
+	if (e.num == 0 && FAULT("nm.gateway.answer") < 0)
+		err_set(&e, -EIO, "failpoint nm.gateway.answer");
+	if (e.num == 0 && exec_record_read(nm->run_fd, x->name, &rec, &e) == 0) {
+		x->rec = rec;
+		watch_start_gateway(x);
+		log_info("gateway started", F_STR("sandbox", x->rec.sandbox),
+			 F_UINT("generation", x->rec.generation),
+			 F_REQ(ipc_call_req_id(w->call)),
+			 F_INT("ms", clock_mono_ms() - w->since_ms));
+		ipc_answer(w->call, res->rep, NULL, 0);
+	} else {
+		cgroup_kill_leaf(&nm->cgroups, x->name, CGROUP_GATEWAY);
+		fd_close(TAKE_FD(x->text_fd[EXEC_GATEWAY]));
+		op_fail(nm, w->call, nm_ops[NM_GATEWAY].name, &e);
+	}
+	free(w);
+	if (!list_empty(&x->waiters))
+		start_sweep(x, NULL, NULL);
+}
+
+static int start_gateway(struct op_call *c, struct exec *x, struct err *e)
+{
+	struct gateway_wait *w;
+	char key[CHILD_KEY_MAX];
+	struct child_task task = {
+		.nm = c->nm, .req = c->req, .x = x, .spare = { -1, -1, -1, -1 }
+	};
+	struct child_job job = { .key = key,
+				 .op = &nm_ops[NM_GATEWAY],
+				 .fn = gateway_run,
+				 .caps = CAPS_GATEWAY,
+				 .deadline_ms = GATEWAY_DEADLINE_MS,
+				 .done = gateway_done };
+	int text[2], r;
+
+	if (pipe2(text, O_CLOEXEC | O_NONBLOCK) < 0)
+		return err_errno(e, -errno, "no pipe");
+	x->text_fd[EXEC_GATEWAY] = text[0];
+	task.spare[GATEWAY_TEXT] = text[1];
+	str_format(key, sizeof(key), "sandbox %s", x->rec.sandbox);
+	job.arg = w = x_alloc(sizeof(*w));
+	*w = (struct gateway_wait){ .x = x, .call = c->call, .since_ms = clock_mono_ms() };
+	r = child_start(c->nm, &job, &task, &x->child, e);
+	if (r < 0) {
+		free(w);
+		fd_close(TAKE_FD(x->text_fd[EXEC_GATEWAY]));
+	}
+	fd_close(text[1]);
+	return r;
+}
+
+static void op_gateway(struct op_call *c)
+{
+	struct err e = { 0 };
+
+	if (c->x->child) {
+		op_fail_with(c, -EBUSY, "busy", "another operation on this sandbox is running");
+		return;
+	}
+	/* From here on the one before is over, whether there will be another one or not. */
+	watch_kill(c->x, EXEC_GATEWAY);
+	watch_forget_gateway(c->x);
+	if (start_gateway(c, c->x, &e) < 0)
+		op_fail(c->nm, c->call, op_name(c->row), &e);
+}
+
 /* ---- Inline ---- */
 
 static void op_verify(struct op_call *c)
@@ -530,7 +614,7 @@ static void op_verify(struct op_call *c)
 	const struct nm_verify *req = c->req;
 	struct err e = { 0 };
 
-	if (verify_execution(c->nm, c->x, req->bridge_pid, &e) < 0)
+	if (verify_execution(c->nm, c->x, req->bridge_pid, req->gateway_pid, &e) < 0)
 		op_fail(c->nm, c->call, op_name(c->row), &e);
 	else
 		ipc_answer(c->call, NULL, NULL, 0);
@@ -538,9 +622,15 @@ static void op_verify(struct op_call *c)
 
 static void op_kill(struct op_call *c)
 {
-	/* "all": the death of process 1 is the death of its namespace. */
+	/*
+	 * "all": the death of process 1 is the death of its namespace. The gateway, which has one of
+	 * its own, lives until DESTROY, without a guest.
+	 */
 	static const struct { const char *what; enum exec_who who; } kills[] = {
-		{ "bridge", EXEC_BRIDGE }, { "vmm", EXEC_VMM }, { "all", EXEC_INIT },
+		{ "bridge", EXEC_BRIDGE },
+		{ "vmm", EXEC_VMM },
+		{ "gateway", EXEC_GATEWAY },
+		{ "all", EXEC_INIT },
 	};
 	const struct nm_kill *req = c->req;
 
@@ -554,11 +644,6 @@ static void op_kill(struct op_call *c)
 		return;
 	}
 	op_misuse(c, "nothing of that name can be killed");
-}
-
-static void op_gateway(struct op_call *c)
-{
-	op_fail_with(c, -EOPNOTSUPP, "no-gateway", "this node has no network gateway yet");
 }
 
 /* ---- Dispatch ---- */
@@ -636,7 +721,7 @@ static void dispatch(struct op_call *c)
 	if (c->row == &op_rows[NM_CHANNEL_OPEN]) {
 		struct err e = { 0 };
 
-		if (verify_execution(c->nm, c->x, 0, &e) < 0) {
+		if (verify_execution(c->nm, c->x, 0, 0, &e) < 0) {
 			op_fail(c->nm, c->call, op_name(c->row), &e);
 			return;
 		}

@@ -21,6 +21,8 @@ static const struct { int type; bool for_sbx; } socket_kinds[EXEC_SOCKET_COUNT] 
 	[EXEC_CHANNEL] = { SOCK_STREAM, false },
 	[EXEC_STREAMS] = { SOCK_STREAM, true },
 	[EXEC_CONTROL] = { SOCK_SEQPACKET, true },
+	[EXEC_GTW_STREAMS] = { SOCK_STREAM, true },
+	[EXEC_GTW_CONTROL] = { SOCK_SEQPACKET, true },
 };
 
 static int socket_address(const struct nm *nm, const char *name, enum exec_socket which,
@@ -67,23 +69,44 @@ static int socket_bind(struct nm *nm, const char *name, enum exec_socket which,
 	return 0;
 }
 
-int sockets_make(struct nm *nm, const char *name, struct exec_record *rec,
-		 int ret_fds[EXEC_SOCKET_COUNT], struct err *e)
+/* Those from `first` to before `end`: all or none. */
+static int sockets_bind(struct nm *nm, const char *name, enum exec_socket first,
+			enum exec_socket end, struct exec_record *rec, int *ret_fds, struct err *e)
 {
-	int fds[EXEC_SOCKET_COUNT] = { -1, -1, -1, -1 };
-	int r = 0;
+	int fds[EXEC_SOCKET_COUNT] = { -1, -1, -1, -1, -1, -1 }, r = 0;
 
-	if (mkdirat(nm->sockets_fd, name, 0711) < 0)
-		return err_errno(e, -errno, "the folder of the sockets cannot be made");
-	for (int i = 0; i < EXEC_SOCKET_COUNT && r == 0; i++)
+	for (unsigned i = first; i < end && r == 0; i++)
 		r = socket_bind(nm, name, (enum exec_socket)i, rec, &fds[i], e);
-	for (int i = 0; i < EXEC_SOCKET_COUNT; i++) {
+	for (unsigned i = first; i < end; i++) {
 		if (r == 0)
-			ret_fds[i] = fds[i];
+			ret_fds[i - first] = fds[i];
 		else
 			fd_close(fds[i]);
 	}
 	return r;
+}
+
+int sockets_make(struct nm *nm, const char *name, struct exec_record *rec,
+		 int ret_fds[EXEC_CORE_SOCKETS], struct err *e)
+{
+	if (mkdirat(nm->sockets_fd, name, 0711) < 0)
+		return err_errno(e, -errno, "the folder of the sockets cannot be made");
+	return sockets_bind(nm, name, 0, EXEC_CORE_SOCKETS, rec, ret_fds, e);
+}
+
+int sockets_make_gateway(struct nm *nm, const char *name, struct exec_record *rec,
+			 int ret_fds[EXEC_SOCKET_COUNT - EXEC_CORE_SOCKETS], struct err *e)
+{
+	autoclose int dir =
+		fd_openat_beneath(nm->sockets_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+
+	if (dir < 0)
+		return err_errno(e, dir, "the folder of the sockets cannot be opened");
+	for (int i = EXEC_CORE_SOCKETS; i < EXEC_SOCKET_COUNT; i++) {
+		if (unlinkat(dir, exec_socket_names[i], 0) < 0 && errno != ENOENT)
+			return err_errno(e, -errno, "%s cannot be replaced", exec_socket_names[i]);
+	}
+	return sockets_bind(nm, name, EXEC_CORE_SOCKETS, EXEC_SOCKET_COUNT, rec, ret_fds, e);
 }
 
 int sockets_remove(struct nm *nm, const char *name)

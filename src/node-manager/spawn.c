@@ -40,7 +40,7 @@ struct spawn {
 	struct vmm_argv argv;
 	struct exec_record rec;
 	struct jail_spec jail;
-	pid_t pid[EXEC_WHO_COUNT];
+	pid_t pid[EXEC_CORE_COUNT];
 	int state_fd;
 };
 
@@ -221,31 +221,13 @@ static int step_jail(struct spawn *s, struct err *e)
 	return jail_start(&s->jail, s->pid, e);
 }
 
-static int note_process(struct spawn *s, enum exec_who who, uid_t uid, struct err *e)
-{
-	struct exec_proc *p = &s->rec.proc[who];
-	struct proc_id id;
-	char path[64];
-	int r = proc_id_of(s->pid[who], &id);
-
-	str_format(path, sizeof(path), "/proc/%d/exe", (int)s->pid[who]);
-	if (r == 0)
-		r = exec_file_of(path, &p->exe);
-	if (r < 0)
-		return err_errno(e, r, "%s cannot be looked at", exec_who_names[who]);
-	p->pid = (uint64_t)id.pid;
-	p->start = id.start_ticks;
-	p->uid = uid;
-	return 0;
-}
-
 static int step_record(struct spawn *s, struct err *e)
 {
 	const uid_t uid[] = { s->jail.init_uid, s->jail.vmm_uid, s->jail.bridge_uid };
 	int qmp = -1, r = 0;
 
-	for (int i = 0; i < EXEC_WHO_COUNT && r == 0; i++)
-		r = note_process(s, (enum exec_who)i, uid[i], e);
+	for (int i = 0; i < EXEC_CORE_COUNT && r == 0; i++)
+		r = exec_proc_note((enum exec_who)i, s->pid[i], uid[i], &s->rec.proc[i], e);
 	if (r == 0)
 		r = spawn_fault("nm.spawn.qmp", e);
 	if (r == 0)

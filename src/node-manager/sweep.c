@@ -163,6 +163,9 @@ static void adopt(const char *name, void *arg)
 	x->rec = rec;
 	x->state = EXEC_ALIVE;
 	watch_start(x);
+	/* What was made of a gateway when its maker was killed, or is left of one whose main process ended. */
+	if (x->watch[EXEC_GATEWAY].pidfd < 0)
+		cgroup_kill_leaf(&nm->cgroups, x->name, CGROUP_GATEWAY);
 	log_info("execution adopted", F_STR("sandbox", rec.sandbox),
 		 F_UINT("generation", rec.generation), F_STR("state", exec_state_names[x->state]));
 }

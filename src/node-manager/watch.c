@@ -6,11 +6,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/proc.h"
 #include "base/str.h"
 #include "jail-init/jail_init.h"
+
+/* A gateway may be started again. */
+static void watch_ended(struct exec *x, enum exec_who who)
+{
+	if (x->state == EXEC_ALIVE && who < EXEC_CORE_COUNT)
+		exec_set_state(x, EXEC_ENDED);
+}
 
 /* Tells the end of one process, once. status: as waitpid(2), -1 = unknown. */
 static void watch_tell(struct exec *x, enum exec_who who, int64_t status)
@@ -24,8 +32,7 @@ static void watch_tell(struct exec *x, enum exec_who who, int64_t status)
 	log_info("process of an execution ended", F_STR("sandbox", x->rec.sandbox),
 		 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]),
 		 F_INT("status", status));
-	if (x->state == EXEC_ALIVE)
-		exec_set_state(x, EXEC_ENDED);
+	watch_ended(x, who);
 	if (x->state == EXEC_DESTROYING || !x->nm->server)
 		return;
 	str_copy(ev.sandbox, sizeof(ev.sandbox), x->rec.sandbox);
@@ -96,8 +103,7 @@ static void watch_gone(struct loop_io *io, uint32_t events)
 	if (!w->told)
 		loop_timer_set(x->nm->loop, &x->report_timer, WATCH_REPORT_MS, watch_unreported, x);
 	/* From here on nothing is admitted, whatever the status turns out to be. */
-	if (x->state == EXEC_ALIVE)
-		exec_set_state(x, EXEC_ENDED);
+	watch_ended(x, w->who);
 }
 
 static void watch_line(struct exec *x, int who)
@@ -150,21 +156,51 @@ static void watch_process(struct exec *x, enum exec_who who)
 	}
 	fd_close(fd);
 	w->gone = true;
-	if (x->state == EXEC_ALIVE)
-		exec_set_state(x, EXEC_ENDED);
+	watch_ended(x, who);
 	loop_timer_set(x->nm->loop, &x->report_timer, WATCH_REPORT_MS, watch_unreported, x);
+}
+
+static void watch_begin(struct exec *x, int who)
+{
+	watch_process(x, (enum exec_who)who);
+	if (x->text_fd[who] >= 0)
+		loop_add(x->nm->loop, &x->text_io[who], x->text_fd[who], EPOLLIN, watch_text, x);
+}
+
+static void watch_end(struct exec *x, int who)
+{
+	loop_del(&x->watch[who].io);
+	fd_close(TAKE_FD(x->watch[who].pidfd));
+	loop_del(&x->text_io[who]);
+	fd_close(TAKE_FD(x->text_fd[who]));
 }
 
 void watch_start(struct exec *x)
 {
-	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
-		watch_process(x, (enum exec_who)i);
-		if (x->text_fd[i] >= 0)
-			loop_add(x->nm->loop, &x->text_io[i], x->text_fd[i], EPOLLIN, watch_text,
-				 x);
-	}
+	for (int i = 0; i < EXEC_CORE_COUNT; i++)
+		watch_begin(x, i);
+	if (x->rec.proc[EXEC_GATEWAY].pid)
+		watch_begin(x, EXEC_GATEWAY);
 	if (x->link_fd >= 0)
 		loop_add(x->nm->loop, &x->link_io, x->link_fd, EPOLLIN, watch_link, x);
+}
+
+void watch_start_gateway(struct exec *x)
+{
+	struct exec_watch *w = &x->watch[EXEC_GATEWAY];
+
+	w->gone = w->told = false;
+	watch_begin(x, EXEC_GATEWAY);
+}
+
+void watch_forget_gateway(struct exec *x)
+{
+	struct exec_watch *w = &x->watch[EXEC_GATEWAY];
+
+	watch_end(x, EXEC_GATEWAY);
+	x->text_len[EXEC_GATEWAY] = 0;
+	w->told = true;
+	w->gone = false;
 }
 
 void watch_stop(struct exec *x)
@@ -172,24 +208,25 @@ void watch_stop(struct exec *x)
 	loop_timer_stop(&x->report_timer);
 	loop_del(&x->link_io);
 	fd_close(TAKE_FD(x->link_fd));
-	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
-		loop_del(&x->watch[i].io);
-		fd_close(TAKE_FD(x->watch[i].pidfd));
-		loop_del(&x->text_io[i]);
-		fd_close(TAKE_FD(x->text_fd[i]));
-	}
+	for (int i = 0; i < EXEC_WHO_COUNT; i++)
+		watch_end(x, i);
 }
 
 void watch_reaped(struct nm *nm, pid_t pid, int status)
 {
+	/* Those whose maker was a child of ours: process 1 of each of the two PID namespaces. */
+	static const enum exec_who ours[] = { EXEC_INIT, EXEC_GATEWAY };
+
 	LIST_FOR(&nm->execs, x, struct exec, node) {
 		/*
 		 * The pidfd may have told of the end before. Once it is told, the number is
 		 * anybody's.
 		 */
-		if ((pid_t)x->rec.proc[EXEC_INIT].pid == pid && !x->watch[EXEC_INIT].told &&
-		    x->state != EXEC_SPAWNING)
-			watch_tell(x, EXEC_INIT, status);
+		for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
+			if ((pid_t)x->rec.proc[ours[i]].pid == pid && !x->watch[ours[i]].told &&
+			    x->state != EXEC_SPAWNING)
+				watch_tell(x, ours[i], status);
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
 /*
- * The ends of processes: pidfds of the three, jail-init's reports, what VMM and bridge write to
+ * The ends of processes: pidfds, jail-init's reports, what VMM, bridge and gateway write to
  * stderr.
  */
 #ifndef NODE_MANAGER_WATCH_H
@@ -15,6 +15,10 @@
  */
 void watch_start(struct exec *x);
 void watch_stop(struct exec *x);
+/* After its record and pipe are there. */
+void watch_start_gateway(struct exec *x);
+/* Its end, which is coming, is told to nobody. */
+void watch_forget_gateway(struct exec *x);
 /* SIGCHLD: the status of a jail-init that is our own child. */
 void watch_reaped(struct nm *nm, pid_t pid, int status);
 /* -ESRCH when that process has ended. */
