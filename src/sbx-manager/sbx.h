@@ -44,7 +44,7 @@
 #define SBX_BOXES_MAX 65536                  /* sandboxes of all states on this node */
 #define SBX_PURGE_MS (3600 * 1000)           /* between two looks for old tombstones */
 #define SBX_LEASES_PER_BOX_MAX 512           /* to its bridge; then 429 */
-#define SBX_PORTS_PER_BOX_MAX 2048           /* to its gateway; then 429 */
+#define SBX_PORTS_PER_BOX_MAX 2000           /* to its gateway; then 429 */
 #define SBX_LEASES_MAX 8192
 #define SBX_ADMITS_PENDING_MAX 1024          /* admissions that wait for node-manager's answer */
 #define SBX_LEASE_BUCKETS 1024
