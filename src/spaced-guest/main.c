@@ -23,6 +23,7 @@
 #include "spaced-guest/boot.h"
 #include "spaced-guest/cgroup.h"
 #include "spaced-guest/channel.h"
+#include "spaced-guest/door.h"
 #include "spaced-guest/network.h"
 #include "spaced-guest/process.h"
 #include "spaced-guest/watch.h"
@@ -166,6 +167,7 @@ static int open_channel(struct agent *a, const struct options *o, int port, stru
 static int serve(struct agent *a, const struct options *o, int port, struct err *e)
 {
 	struct signals signals = { 0 };
+	struct door *door = NULL;
 	int r = watch_signals(a, &signals);
 	bool busy = true;
 
@@ -176,6 +178,8 @@ static int serve(struct agent *a, const struct options *o, int port, struct err 
 	a->watches = watches_new();
 	if (a->in_vm && network_up(e) < 0)
 		log_warn("no network", F_ERR(e));
+	else if (a->in_vm && door_open(a, NETWORK_ADDRESS, DOOR_PORT, NETWORK_GATEWAY, &door, e) < 0)
+		log_warn("no door", F_ERR(e));
 	r = open_channel(a, o, port, e);
 	if (r == 0)
 		log_info("agent ready", F_STR("version", SPACE_VERSION),
@@ -186,6 +190,7 @@ static int serve(struct agent *a, const struct options *o, int port, struct err 
 	}
 	if (r < 0)
 		err_wrap(e, "the agent ends");
+	door_close(door);
 	watch_rpc_done(a);
 	watches_free(a->watches);
 	procs_free(a->procs);
