@@ -8,9 +8,10 @@ import os
 import random
 import unittest
 
-from harness import node, openapi
+from harness import connect, node, openapi
 
 WEBSOCKET = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA=="}
+TUNNEL = {"Connection": "Upgrade", "Upgrade": "space-tunnel"}
 NOBODY = "i" + "0" * 20
 
 
@@ -44,6 +45,7 @@ class Document(unittest.TestCase):
         self.addCleanup(self.client.send, "DELETE", f"/v1/sandboxes/{box}")
         self.running(box)
         self.terminal(box)
+        self.network(box)
         self.paused(box)
         self.stopped(box)
         self.deleted(box)
@@ -61,10 +63,10 @@ class Document(unittest.TestCase):
     def errors_of_all(self):
         """The answers that every operation can give, from its own place in the document."""
         for path, methods in self.document["paths"].items():
-            target = path.replace("{id}", NOBODY).replace("{code}", "try-again")
+            target = path.replace("{id}", NOBODY).replace("{code}", "try-again").replace("{port}", "80")
             for method, op in methods.items():
                 m, answers = method.upper(), op["responses"]
-                upgrade = WEBSOCKET if "101" in answers else {}
+                upgrade = {} if "101" not in answers else TUNNEL if path.endswith("/tunnel") else WEBSOCKET
                 with self.subTest(f"{m} {path}"):
                     self.send(400, m, target + "?none-such=1", headers=upgrade, code="unknown-parameter")
                     self.send(431, m, target, headers={"X-Long": "x" * 40000}, code="head-too-large", template=path)
@@ -112,6 +114,15 @@ class Document(unittest.TestCase):
         self.send(426, "GET", at, code="upgrade-required")
         self.send(403, "GET", at, headers={**WEBSOCKET, "Origin": "http://elsewhere.example"}, code="origin-refused")
         self.send(101, "GET", at, headers=WEBSOCKET)
+
+    def network(self, box):
+        at = f"/v1/sandboxes/{box}"
+        self.assertEqual(self.send(200, "GET", at + "/net/stats").json()["gateway"], "up")
+        connect.run(self.node, box, "python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1; getent hosts none.invalid; true")
+        self.send(426, "GET", at + "/ports/8000/tunnel", code="upgrade-required")
+        self.send(502, "GET", at + "/ports/8001/tunnel", headers=TUNNEL, code="port-closed")
+        node.wait_for("the server listens", lambda: self.client.send("GET", at + "/ports/8000/tunnel", headers=TUNNEL).status == 101, 60)
+        self.assertTrue(self.send(200, "GET", at + "/net/log").json()["records"])
 
     def paused(self, box):
         at = f"/v1/sandboxes/{box}"

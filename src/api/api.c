@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "api/cors.h"
+#include "api/front.h"
+#include "api/host.h"
 #include "api/metrics.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -82,7 +84,9 @@ static void refuse(struct call *c, int status, const struct err *e, const char *
 		extra[n++] = (struct http_field){ "Allow", allow };
 	else if (name)
 		extra[n++] = (struct http_field){ name, retry };
-	if (status == 426) {                     /* RFC 6455 4.4 */
+	if (status == 426 && c->route && (c->route->flags & CONTROL_TUNNEL)) {
+		extra[n++] = (struct http_field){ "Upgrade", "space-tunnel" };
+	} else if (status == 426) {              /* RFC 6455 4.4 */
 		extra[n++] = (struct http_field){ "Upgrade", "websocket" };
 		extra[n++] = (struct http_field){ "Sec-WebSocket-Version", "13" };
 	}
@@ -112,6 +116,27 @@ static void refuse_method(struct call *c)
 	refuse(c, 405, &e, allow);
 }
 
+/* HTTP/2 by prior knowledge (RFC 9113 3.3): its preface begins like a request. */
+static bool is_h2c(const struct http_refusal *f)
+{
+	static const char preface[] = "PRI * HTTP/2";
+
+	return !f->req && f->seen_len >= sizeof(preface) - 1 &&
+	       memcmp(f->seen, preface, sizeof(preface) - 1) == 0;
+}
+
+static void refuse_h2c(struct http_refusal *f)
+{
+	struct err e = { 0 };
+	autofree char *body = NULL;
+
+	err_set_code(&e, -EPROTONOSUPPORT, "http-version",
+		     "HTTP/2 is spoken to the ports of sandboxes, over TLS, where it is the one "
+		     "protocol that the client offers (ALPN h2); here it is HTTP/1.1.");
+	body = error_json(f->status, &e);
+	buf_puts(f->body, body);
+}
+
 /* What the HTTP server refuses by itself: E2B's form, under /v1 a problem. */
 static void on_refuse(struct http_refusal *f, void *arg)
 {
@@ -125,6 +150,10 @@ static void on_refuse(struct http_refusal *f, void *arg)
 		str_random_hex(f->request_id, 8);
 	log_info("request refused", F_REQ(f->request_id), F_STR("tenant", c ? c->tenant : ""),
 		 F_INT("status", f->status), F_STR("error", f->message));
+	if (is_h2c(f)) {
+		refuse_h2c(f);
+		return;
+	}
 	if (c ? !c->problem
 	      : !target || !problem_path(target + 1,
 					 f->seen_len - (size_t)(target + 1 - f->seen)))
@@ -175,7 +204,8 @@ static bool control_with_headers(struct call *c, const struct http_head *h,
 {
 	bool method_wrong;
 
-	return t->port == ROUTES_CONTROL_PORT && http_get(h, "E2b-Sandbox-Id") &&
+	return host_parse(h->host, c->api->domain_host).kind == HOST_API &&
+	       t->port == ROUTES_CONTROL_PORT && http_get(h, "E2b-Sandbox-Id") &&
 	       http_get(h, "X-API-Key") && !http_get(h, "X-Access-Token") &&
 	       control_find(h->method, h->target, c->id, &method_wrong);
 }
@@ -186,8 +216,10 @@ static void dispatch(struct call *c)
 	struct data_target t;
 	struct err e = { 0 };
 	bool method_wrong;
-	int r = data_target_of(c->api, h, &t, &e);
+	int r = front_check(c, h, &e);
 
+	if (r == 0)
+		r = data_target_of(c->api, h, &t, &e);
 	if (r < 0) {
 		call_error(c, &e);
 		return;
@@ -321,7 +353,8 @@ struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e)
 	a->slow = work_new_begin(l, API_SLOW_THREADS, open_store, a);
 	a->http = http_server_new(l, &sc);
 	a->keys = keys_new(a, e);
-	if (!a->keys) {
+	a->front = a->keys && c->tls_pem ? front_new(a, c->tls_pem, e) : NULL;
+	if (!a->keys || (c->tls_pem && !a->front)) {
 		api_free(a);
 		return NULL;
 	}
@@ -337,6 +370,7 @@ void api_free(struct api *a)
 	work_free(a->quick);
 	terminal_clear(a);
 	data_cut(a, NULL, UINT64_MAX);
+	front_free(a->front);
 	while (!list_empty(&a->streams))
 		loop_turn(a->loop, 0);
 	http_server_free(a->http);
@@ -352,4 +386,9 @@ void api_free(struct api *a)
 void api_accept(struct api *a, int fd)
 {
 	http_server_accept(a->http, fd);
+}
+
+void api_accept_tls(struct api *a, int fd)
+{
+	front_accept(a->front, fd);
 }

@@ -3,8 +3,8 @@
  * with an API key; the data surface of each sandbox with its client token, relayed to the node that
  * has it.
  *
- * Order of dispatch (api.c): E2b-Sandbox-Id/-Port headers; Host <port>-<sandbox>.<domain>; control
- * routes (control.c); X-Access-Token alone; GET /health of this program.
+ * Order of dispatch (api.c): Host <port>-<sandbox>.<domain> (host.h); E2b-Sandbox-Id/-Port headers;
+ * control routes (control.c); X-Access-Token alone; GET /health of this program.
  *
  * Threads: the loop owns connections, routes, streams and caches. What blocks (database, life-cycle
  * calls) is a job in one of two sets of workers, so that long operations do not keep short ones
@@ -49,6 +49,7 @@ struct api_conf {
 	const char *domain;
 	const char *origins;             /* whose pages may open terminals beside our own, separated by blanks; NULL = none */
 	const char *claimer;             /* NULL: made from pid and random bits */
+	const char *tls_pem;             /* file with key and chain (front.h); NULL: no TLS */
 };
 
 struct api_keys;
@@ -71,6 +72,7 @@ struct api {
 	struct list pool;
 	size_t n_pool;
 	struct api_keys *keys;
+	struct front *front;             /* NULL: no TLS */
 	struct metrics_kept *metrics;
 	struct map *signed_known;        /* signature -> sandbox */
 	size_t n_signed;                 /* look-ups that wait or run */
@@ -80,6 +82,7 @@ struct api {
 struct api *api_new(struct loop *l, const struct api_conf *c, struct err *e);
 void api_free(struct api *a);
 void api_accept(struct api *a, int fd);
+void api_accept_tls(struct api *a, int fd);      /* needs tls_pem */
 
 /* The calling worker's database handle. */
 struct store *api_store(struct api *a, struct err *e);
@@ -139,7 +142,8 @@ enum {
 	CONTROL_SLOW = 2,
 	CONTROL_ONCE = 4,
 	CONTROL_OPEN = 8,
-	CONTROL_TERMINAL = 16    /* a WebSocket: authenticates by itself, in terminal_open.c */
+	CONTROL_TERMINAL = 16,   /* a WebSocket: authenticates by itself, in terminal_open.c */
+	CONTROL_TUNNEL = 32      /* raw TCP: the same, in net.c */
 };
 extern const struct control_route control_routes[];
 extern const size_t control_routes_len;
@@ -213,6 +217,14 @@ void run_v1_timeout(struct call *c, struct store *s);
 void run_v1_metrics(struct call *c, struct store *s);
 void run_v1_logs(struct call *c, struct store *s);
 
+/* net.c */
+extern const char *const net_log_params[];
+/* One question to the node about this sandbox, by c->id and tenant. Caller json_decref's *ret. */
+int net_ask(struct call *c, struct store *s, const char *kind, json_t *spec, json_t **ret);
+void run_v1_net_log(struct call *c, struct store *s);
+void run_v1_net_stats(struct call *c, struct store *s);
+void tunnel_handle(struct call *c);
+
 /* create.c, sandboxes.c, list.c: bodies of the routes */
 void run_create_v1(struct call *c, struct store *s);
 void run_create_v2(struct call *c, struct store *s);
@@ -261,15 +273,22 @@ struct api_route {
 	struct identity id;
 	char addr[200];
 	int64_t until_ms;                /* fixed when it was first made (V-4) */
-	struct {
+	bool public_traffic;             /* its ports need no token */
+	/* One for each access; the last is for the port that was asked for last. */
+	struct api_cap {
 		char text[CAP_TEXT_MAX];
 		int64_t made_ms, made_wall_ms;
 		char kid[ID_KID_MAX + 1];
-	} caps[ID_ACCESS_DATA_COUNT];
+		uint16_t port;
+		enum id_protocol protocol;
+	} caps[ID_ACCESS_DATA_COUNT + 1];
 };
 typedef void route_fn(void *arg, const struct api_route *r, const struct err *e);
 #define ROUTE_ASLEEP (-EHOSTDOWN)        /* the error: it is paused, and a request may wake it (life_wake_for) */
-/* fn may be called at once. *r is valid during the call only. */
+/*
+ * fn may be called at once. *r is valid during the call only; with ROUTE_ASLEEP it says whose the
+ * sandbox is and whether its ports are public, nothing more.
+ */
 void route_get(struct api *a, const char *sandbox, route_fn *fn, void *arg);
 /*
  * After a refusal of `refused` (V-2, V-3): reads the row again; replaces the cached entry only if
@@ -283,6 +302,9 @@ void route_clear(struct api *a);
  */
 int route_capability(struct api *a, const struct api_route *r, enum id_access access,
 		     char dst[CAP_TEXT_MAX], struct err *e);
+/* The same for a port of the guest (service-port). */
+int route_port_capability(struct api *a, const struct api_route *r, uint16_t port,
+			  enum id_protocol protocol, char dst[CAP_TEXT_MAX], struct err *e);
 
 /* pool.c: connections to nodes */
 struct conn *pool_get(struct api *a, const char *addr, bool fresh, struct err *e);

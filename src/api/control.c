@@ -54,6 +54,9 @@ const struct control_route control_routes[] = {
 	{ "GET", "/v1/sandboxes/{id}/terminal", CONTROL_TERMINAL, NULL,
 	  terminal_params },
 	{ "POST", "/v1/sandboxes/{id}/terminal-tickets", B, run_v1_terminal_ticket },
+	{ "GET", "/v1/sandboxes/{id}/ports/{port}/tunnel", CONTROL_TUNNEL, NULL },
+	{ "GET", "/v1/sandboxes/{id}/net/log", S, run_v1_net_log, net_log_params },
+	{ "GET", "/v1/sandboxes/{id}/net/stats", S, run_v1_net_stats },
 
 	/*
 	 * E2B's API as far as its clients know it, not built yet: 501. "{...}" is any one segment, a
@@ -88,6 +91,7 @@ const size_t control_routes_len = ARRAY_LEN(control_routes);
 
 /* ---- matching ---- */
 
+/* *ret_id: the first of the pattern's segments in braces; NULL before. */
 static bool match(const char *pattern, const char *path, size_t n, const char **ret_id,
 		  size_t *ret_id_len)
 {
@@ -99,11 +103,15 @@ static bool match(const char *pattern, const char *path, size_t n, const char **
 		if (pattern[0] == '{') {
 			const char *slash = memchr(path, '/', (size_t)(end - path));
 
-			*ret_id = path;
-			*ret_id_len = (size_t)((slash ? slash : end) - path);
-			if (*ret_id_len == 0)
+			size_t len = (size_t)((slash ? slash : end) - path);
+
+			if (len == 0)
 				return false;
-			path += *ret_id_len;
+			if (!*ret_id) {
+				*ret_id = path;
+				*ret_id_len = len;
+			}
+			path += len;
 			pattern = strchr(pattern, '}') + 1;
 		} else if (path == end || *path++ != *pattern++) {
 			return false;
@@ -161,11 +169,11 @@ const struct control_route *control_find(const char *method, const char *target,
 void control_allow(const char *target, char *dst, size_t size)
 {
 	size_t n = strcspn(target, "?#"), used = 0, len;
-	const char *p;
 
 	dst[0] = '\0';
 	for (size_t i = 0; i < control_routes_len; i++) {
 		const struct control_route *r = &control_routes[i];
+		const char *p = NULL;
 
 		if (!r->method || !match(r->path, target, n, &p, &len))
 			continue;
@@ -341,6 +349,8 @@ void control_handle(struct call *c)
 	c->target = x_strdup(http_req_head(c->req)->target);
 	if (c->route->flags & CONTROL_TERMINAL) {
 		terminal_handle(c);
+	} else if (c->route->flags & CONTROL_TUNNEL) {
+		tunnel_handle(c);
 	} else if (c->route->flags & CONTROL_OPEN) {
 		if (check_v1(c, &c->err) == 0)
 			c->route->run(c, NULL);

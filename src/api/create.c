@@ -83,8 +83,8 @@ static int fill(struct call *c, struct store *s, const struct fields_create *f,
 	b->timeout_ms = f->timeout_s * 1000;
 	b->end_pauses = f->auto_pause;
 	b->auto_resume = f->auto_resume;
-	b->internet = !json_is_false(json_object_get(f->options, "allow_internet_access"));
-	b->public_traffic = true;
+	b->internet = !f->no_internet;
+	b->public_traffic = !f->no_public_traffic;
 	b->end_ms = now + b->timeout_ms;
 	b->metadata = json_dumps(f->metadata, JSON_COMPACT);
 	b->env = json_dumps(f->env, JSON_COMPACT);

@@ -112,15 +112,21 @@ static int take_auto_resume_enabled(json_t *v, const char *name, struct fields_c
 	return 0;
 }
 
-/*
- * A sandbox has no network yet: both values are taken and kept for the time when it has, and the
- * detail of a sandbox says what is so.
- */
 static int take_internet(json_t *v, const char *name, struct fields_create *f, struct err *e)
 {
 	if (!json_is_boolean(v))
 		return wrong_type(name, "true or false", e);
 	json_object_set(f->options, name, v);
+	f->no_internet = !json_is_true(v);
+	return 0;
+}
+
+static int take_public_traffic(json_t *v, const char *name, struct fields_create *f,
+			       struct err *e)
+{
+	if (!json_is_boolean(v))
+		return wrong_type(name, "true or false", e);
+	f->no_public_traffic = !json_is_true(v);
 	return 0;
 }
 
@@ -161,7 +167,7 @@ static const struct field network_fields[] = {
 	{ "denyOut", 3, take_empty_array },
 	{ "rules", 3, take_empty_object },
 	{ "egressProxy", 3, take_nothing },
-	{ "allowPublicTraffic", 3, take_true },
+	{ "allowPublicTraffic", 3, take_public_traffic },
 	{ "maskRequestHost", 3, take_nothing },
 	{ "httpsPorts", 3, take_empty_array },
 };

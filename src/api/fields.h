@@ -24,6 +24,7 @@ struct fields_create {
 	bool auto_pause, auto_resume;
 	json_t *metadata, *env;          /* objects of strings, owned */
 	json_t *options;                 /* {"allow_internet_access":...} if it was said, owned */
+	bool no_internet, no_public_traffic;
 };
 
 int fields_create(enum fields_version v, const char *body, size_t n, struct fields_create *ret,

@@ -47,23 +47,10 @@ struct logs {
 
 int logs_fetch(struct call *c, struct store *s, json_t **ret)
 {
-	struct store_sandbox b = { 0 };
-	struct identity id;
-	char addr[200];
 	json_t *spec = json_object();
-	int r = change_need_signer(c);
+	int r = net_ask(c, s, "console", spec, ret);
 
-	if (r == 0)
-		r = call_load(c, s, &b);
-	if (r == 0)
-		r = ops_node_addr(s, b.worker, addr, sizeof(addr), &c->err);
-	if (r == 0) {
-		store_sandbox_identity(&b, &id);
-		r = ops_node_call(addr, &c->signer, &id, "console", spec, c->req_id,
-				  API_NODE_CALL_MS, ret, &c->err);
-	}
 	json_decref(spec);
-	store_sandbox_done(&b);
 	return r;
 }
 

@@ -61,6 +61,17 @@ static void put_token(struct api *a, json_t *o, const struct store_sandbox *b)
 	json_object_set_new(o, "envdAccessToken", json_string(token));
 }
 
+/* null: its ports need none. */
+static void put_traffic_token(struct api *a, json_t *o, const char *name,
+			      const struct store_sandbox *b)
+{
+	char token[TOKEN_TRAFFIC_MAX];
+
+	token_traffic(keys_token(a), b->id, token);
+	json_object_set_new(o, name, b->public_traffic ? json_null() : json_string(token));
+	explicit_bzero(token, sizeof(token));
+}
+
 static json_t *common(const struct store_sandbox *b)
 {
 	json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "sandboxID", b->id, "templateID", b->template,
@@ -76,7 +87,7 @@ json_t *object_created(struct api *a, const struct store_sandbox *b)
 	json_t *o = common(b);
 
 	put_token(a, o, b);
-	json_object_set_new(o, "trafficAccessToken", json_null());
+	put_traffic_token(a, o, "trafficAccessToken", b);
 	json_object_set_new(o, "domain", json_string(a->domain));
 	return o;
 }
@@ -106,8 +117,9 @@ json_t *object_detail(struct api *a, const struct store_sandbox *b)
 
 	put_token(a, o, b);
 	json_object_set_new(o, "domain", json_string(a->domain));
-	/* Whatever was asked for: nothing gets out before there is a gateway. */
-	json_object_set_new(o, "allowInternetAccess", json_false());
+	json_object_set_new(o, "allowInternetAccess", json_boolean(b->internet));
+	json_object_set_new(o, "network",
+			    json_pack("{s:b}", "allowPublicTraffic", b->public_traffic));
 	json_object_set_new(o, "lifecycle",
 			    json_pack("{s:s,s:b}", "onTimeout", b->end_pauses ? "pause" : "kill",
 				      "autoResume", b->auto_resume));
@@ -136,6 +148,8 @@ json_t *object_v1(struct api *a, const struct store_sandbox *b)
 	json_object_set_new(o, "timeoutSeconds", json_integer(b->timeout_ms / 1000));
 	json_object_set_new(o, "onTimeout", json_string(b->end_pauses ? "pause" : "kill"));
 	json_object_set_new(o, "autoResume", json_boolean(b->auto_resume));
+	json_object_set_new(o, "internet", json_boolean(b->internet));
+	json_object_set_new(o, "publicTraffic", json_boolean(b->public_traffic));
 	json_object_set_new(o, "cpuCount", json_integer((json_int_t)b->vcpus));
 	json_object_set_new(o, "memoryMiB", json_integer((json_int_t)b->memory_mib));
 	json_object_set_new(o, "diskMiB", json_integer((json_int_t)b->disk_mib));
@@ -149,5 +163,6 @@ void object_v1_access(struct api *a, json_t *o, const struct store_sandbox *b)
 
 	token_make(keys_token(a), b->id, token);
 	json_object_set_new(o, "accessToken", json_string(token));
+	put_traffic_token(a, o, "trafficToken", b);
 	json_object_set_new(o, "domain", json_string(a->domain));
 }

@@ -36,6 +36,8 @@ const struct problem problems[] = {
 	{ "not-found", 404, "There is nothing of that name.", "Check the path and the name." },
 	{ "no-such-route", 404, "The API has no such path.",
 	  "GET /v1/openapi.json lists all paths." },
+	{ "no-such-host", 404, "Beneath the domain of sandboxes there is no such host.",
+	  "The host of a port is <port>-<sandbox>.<domain>." },
 	{ "sandbox-not-found", 404, "The sandbox was not found.",
 	  "Check its ID: GET /v1/sandboxes lists those of this key's tenant." },
 	{ "template-not-found", 404, "The template was not found.",
@@ -79,8 +81,9 @@ const struct problem problems[] = {
 	{ "unsupported-media-type", 415, "The body is not declared as JSON.",
 	  "Send it with Content-Type: application/json." },
 	{ "misdirected", 421, "The request reached the wrong node.", AGAIN },
-	{ "upgrade-required", 426, "This path speaks WebSocket, version 13.",
-	  "Ask with Upgrade: websocket and Sec-WebSocket-Version: 13." },
+	{ "upgrade-required", 426, "This path speaks another protocol than HTTP.",
+	  "The field Upgrade of the answer names it: for a terminal ask with Upgrade: websocket and "
+	  "Sec-WebSocket-Version: 13, for a tunnel with Upgrade: space-tunnel." },
 	{ "limit-reached", 429, "A limit is reached.", AGAIN },
 	{ "head-too-large", 431, "The head of the request is too large.",
 	  "Send at most 32 KiB and 100 fields." },
@@ -113,6 +116,14 @@ const struct problem problems[] = {
 	  "Delete what is not needed, then try again." },
 	{ "node-disk-full", 507, "The disk of the node is full.",
 	  "Delete sandboxes that are not needed, then try again." },
+
+	/* ---- the ports of a sandbox ---- */
+	{ "port-closed", 502, "In the sandbox nothing listens on this port.",
+	  "Start a server in the sandbox, on any address." },
+	{ "port-timeout", 504, "The network of the sandbox did not answer in time.", AGAIN },
+	{ "gateway-lost", 503, "The network gateway of the sandbox has ended and is being started again.",
+	  AGAIN },
+	{ "gateway-away", 503, "The network gateway of the sandbox is not there now.", AGAIN },
 
 	/* ---- a sandbox or its node failed ---- */
 	{ "guest-failed", 500, "The machine of the sandbox did not start.",

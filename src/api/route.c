@@ -104,8 +104,9 @@ static void lookup_run(void *arg)
 			    : not_found(j->sandbox, &j->err);
 	else
 		r = ops_node_addr(s, b.worker, j->found.addr, sizeof(j->found.addr), &j->err);
-	if (r == 0)
+	if (r == 0 || r == ROUTE_ASLEEP)
 		store_sandbox_identity(&b, &j->found.id);
+	j->found.public_traffic = b.public_traffic;
 	store_sandbox_done(&b);
 }
 
@@ -119,7 +120,7 @@ static void lookup_done(void *arg)
 		swap(j->api, &j->refused, &j->found, ok);
 	else if (ok)
 		put(j->api, &j->found);
-	j->fn(j->arg, ok ? &j->found : NULL, ok ? NULL : &j->err);
+	j->fn(j->arg, ok || j->err.num == ROUTE_ASLEEP ? &j->found : NULL, ok ? NULL : &j->err);
 	explicit_bzero(j->found.caps, sizeof(j->found.caps));
 	free(j);
 }
@@ -164,40 +165,72 @@ void route_refresh(struct api *a, const struct identity *refused, route_fn *fn, 
 	lookup(j);
 }
 
-static int sign(struct api *a, const struct identity *id, enum id_access access,
-		char dst[CAP_TEXT_MAX], struct err *e)
+static int sign(struct api *a, const struct capability *c, char dst[CAP_TEXT_MAX], struct err *e)
 {
 	const struct key_signer *k = keys_signer(a);
-	const struct capability c = { .id = *id, .purpose = ID_PURPOSE_CONTROL, .access = access };
 
 	if (!k)
 		return err_set(e, -EAGAIN,
 			       "The server has no signing key that the nodes know yet.");
-	return cap_sign(&c, k, clock_wall_ms() / 1000, dst, e);
+	return cap_sign(c, k, clock_wall_ms() / 1000, dst, e);
+}
+
+/* By both clocks: its validity goes by the wall clock, which can be set. */
+static bool is_fresh(const struct api_cap *kept, const struct capability *c, const char *kid)
+{
+	int64_t wall = clock_wall_ms() - kept->made_wall_ms;
+
+	return kept->made_ms && clock_mono_ms() - kept->made_ms < API_CAP_TTL_MS && wall >= 0 &&
+	       wall < API_CAP_TTL_MS && str_eq(kept->kid, kid) && kept->port == c->port &&
+	       kept->protocol == c->protocol;
+}
+
+/* slot: of caps. */
+static int capability(struct api *a, const struct api_route *r, size_t slot,
+		      const struct capability *c, char dst[CAP_TEXT_MAX], struct err *e)
+{
+	struct api_route *entry = map_get(a->routes, r->id.sandbox);
+	const struct key_signer *k = keys_signer(a);
+	struct api_cap *kept;
+	int ret;
+
+	if (!entry || !k || !same_execution(&entry->id, &r->id))
+		return sign(a, c, dst, e);
+	kept = &entry->caps[slot];
+	if (is_fresh(kept, c, k->kid))
+		return str_copy(dst, CAP_TEXT_MAX, kept->text);
+	kept->made_ms = 0;
+	ret = sign(a, c, kept->text, e);
+	if (ret < 0)
+		return ret;
+	kept->made_ms = clock_mono_ms();
+	kept->made_wall_ms = clock_wall_ms();
+	kept->port = c->port;
+	kept->protocol = c->protocol;
+	str_copy(kept->kid, sizeof(kept->kid), k->kid);
+	return str_copy(dst, CAP_TEXT_MAX, kept->text);
 }
 
 int route_capability(struct api *a, const struct api_route *r, enum id_access access,
 		     char dst[CAP_TEXT_MAX], struct err *e)
 {
-	struct api_route *entry = map_get(a->routes, r->id.sandbox);
-	const struct key_signer *k = keys_signer(a);
-	int64_t now = clock_mono_ms(), wall;
-	int ret;
+	const struct capability c = {
+		.id = r->id, .purpose = ID_PURPOSE_CONTROL, .access = access
+	};
 
-	if (!entry || !k || !same_execution(&entry->id, &r->id))
-		return sign(a, &r->id, access, dst, e);
-	/* By both clocks: its validity goes by the wall clock, which can be set. */
-	wall = clock_wall_ms() - entry->caps[access].made_wall_ms;
-	if (entry->caps[access].made_ms && now - entry->caps[access].made_ms < API_CAP_TTL_MS &&
-	    wall >= 0 && wall < API_CAP_TTL_MS && str_eq(entry->caps[access].kid, k->kid))
-		return str_copy(dst, CAP_TEXT_MAX, entry->caps[access].text);
-	ret = sign(a, &r->id, access, entry->caps[access].text, e);
-	if (ret < 0) {
-		entry->caps[access].made_ms = 0;
-		return ret;
-	}
-	entry->caps[access].made_ms = now;
-	entry->caps[access].made_wall_ms = clock_wall_ms();
-	str_copy(entry->caps[access].kid, sizeof(entry->caps[access].kid), k->kid);
-	return str_copy(dst, CAP_TEXT_MAX, entry->caps[access].text);
+	return capability(a, r, access, &c, dst, e);
+}
+
+int route_port_capability(struct api *a, const struct api_route *r, uint16_t port,
+			  enum id_protocol protocol, char dst[CAP_TEXT_MAX], struct err *e)
+{
+	const struct capability c = {
+		.id = r->id,
+		.purpose = ID_PURPOSE_SERVICE_PORT,
+		.access = ID_ACCESS_WRITE,
+		.port = port,
+		.protocol = protocol,
+	};
+
+	return capability(a, r, ID_ACCESS_DATA_COUNT, &c, dst, e);
 }

@@ -64,7 +64,8 @@ static void test_fields(void **state)
 		  "\"network.rules\"" },
 		{ "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 3,
 		  "\"network.egressProxy\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 3,
+		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 3, NULL },
+		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":0}}", 3,
 		  "\"network.allowPublicTraffic\"" },
 		{ "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 3,
 		  "\"network.maskRequestHost\"" },
@@ -446,7 +447,7 @@ static void test_data(void **state)
 		{ "POST /health", 0, "49983", 401, "" },
 		{ "GET /init", 1, "49983", 404, "" },
 		{ "POST /%69nit", 1, "49983", 404, "" },
-		{ "GET /envs", 1, "3000", 501, "" },
+		{ "CONNECT x:1", 1, "3000", 400, "" },
 		{ "GET /envs", 1, "0", 400, "" },
 		{ "GET /envs", 1, "x", 400, "" },
 	};

@@ -44,6 +44,8 @@ static void node_lifecycle_body(struct http_req *r, const char *body, size_t len
 	str_copy(g->last_spec, sizeof(g->last_spec), body);
 	if (str_eq(g->last_kind, "console"))
 		usual = g->console ? g->console : "{\"text\":\"boot\",\"events\":[]}";
+	if (g->net && str_starts(g->last_kind, "net"))
+		usual = g->net;
 	node_answer(g, r, "application/json", usual);
 }
 
@@ -181,7 +183,8 @@ static void start_api(struct rig *g)
 	const struct api_conf ac = { .store_url = g->url,
 				     .keys_dir = g->keys,
 				     .root_pub = g->root_pub,
-				     .domain = "box.test:4983" };
+				     .domain = "box.test:4983",
+				     .tls_pem = g->pem[0] ? g->pem : NULL };
 
 	g->api = api_new(g->loop, &ac, &e);
 	if (!g->api)
@@ -193,6 +196,13 @@ void rig_restart_api(struct rig *g)
 {
 	api_free(g->api);
 	start_api(g);
+}
+
+void rig_use_tls(struct rig *g, const char *pem)
+{
+	str_format(g->pem, sizeof(g->pem), "%s/tls.pem", g->dir);
+	assert_int_equal(fd_write_file(AT_FDCWD, g->pem, pem, strlen(pem), 0600), 0);
+	rig_restart_api(g);
 }
 
 int rig_setup(void **state)
@@ -240,7 +250,7 @@ int rig_teardown(void **state)
 	autofree char *cmd = NULL;
 	static const char *const names[] = {
 		"space.db", "space.db-wal",	   "space.db-shm",	   "node.sock",
-		"root.pub", "keys/api-000001.key", "keys/client-token.key"
+		"root.pub", "tls.pem",	   "keys/api-000001.key", "keys/client-token.key"
 	};
 
 	api_free(g->api);

@@ -37,6 +37,8 @@ struct rig {
 	char *last_head;                  /* of a forwarded request */
 	const char *answers[4];           /* of the next calls, whole messages; NULL: the usual */
 	unsigned n_answers;
+	const char *net;                  /* what netlog and netstats say */
+	char pem[128];                    /* "" = no TLS */
 	const char *console, *metrics;    /* what the usual answers to these say */
 	struct http_req *held;
 	bool hold;
@@ -47,6 +49,7 @@ int rig_teardown(void **state);
 void rig_start_node(struct rig *g);
 void rig_stop_node(struct rig *g);
 void rig_restart_api(struct rig *g);
+void rig_use_tls(struct rig *g, const char *pem);     /* starts the API anew, with TLS */
 void rig_connect_client(struct rig *g);          /* a new connection in the place of the last */
 void rig_turn(struct rig *g);                    /* one turn of the loop; what came is in g->in */
 /* One request, its whole answer: status, and the message in g->in. */

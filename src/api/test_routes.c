@@ -158,7 +158,7 @@ static void test_options(void **state)
 
 	assert_int_equal(rig_ask(g, GET("/sandboxes/%s"), b.id), 200);
 	HAS(g, "\"lifecycle\":{\"onTimeout\":\"pause\",\"autoResume\":true}");
-	HAS(g, "\"allowInternetAccess\":false");
+	HAS(g, "\"allowInternetAccess\":true");
 	assert_int_equal(store_sandbox_get(g->store, b.id, "", &row, &e), 0);
 	assert_int_equal(row.timeout_ms, 60000);
 	assert_true(row.end_pauses && row.auto_resume);

@@ -55,6 +55,27 @@ bool token_ok(const struct token_key *k, const char *sandbox, const char *given)
 	return ok;
 }
 
+void token_traffic(const struct token_key *k, const char *sandbox, char dst[TOKEN_TRAFFIC_MAX])
+{
+	unsigned char mac[crypto_auth_hmacsha256_BYTES];
+	autofree char *text = x_asprintf("traffic:%s", sandbox);
+
+	static_assert(TOKEN_TRAFFIC_MAX == 2 * sizeof(mac) + 1, "size");
+	crypto_auth_hmacsha256(mac, (const unsigned char *)text, strlen(text), k->bytes);
+	str_hex(dst, mac, sizeof(mac));
+}
+
+bool token_traffic_ok(const struct token_key *k, const char *sandbox, const char *given)
+{
+	char want[TOKEN_TRAFFIC_MAX];
+	bool ok;
+
+	token_traffic(k, sandbox, want);
+	ok = strlen(given) == strlen(want) && sodium_memcmp(given, want, strlen(want)) == 0;
+	explicit_bzero(want, sizeof(want));
+	return ok;
+}
+
 int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1])
 {
 	size_t n = strcspn(given, ".");

@@ -26,6 +26,17 @@ bool token_ok(const struct token_key *k, const char *sandbox, const char *given)
 /* The sandbox that a token names, unchecked. */
 int token_sandbox(const char *given, char id[ID_SANDBOX_LEN + 1]);
 
+/* ---- traffic tokens ---- */
+
+/*
+ * What a request to a port of a sandbox shows where allowPublicTraffic is false
+ * (trafficAccessToken): hex HMAC-SHA256(server key, "traffic:" and the sandbox ID). No sandbox has an
+ * ID with ":", so no client token is one.
+ */
+#define TOKEN_TRAFFIC_MAX 65
+void token_traffic(const struct token_key *k, const char *sandbox, char dst[TOKEN_TRAFFIC_MAX]);
+bool token_traffic_ok(const struct token_key *k, const char *sandbox, const char *given);
+
 /* ---- signed file addresses ---- */
 
 #define TOKEN_SIGNATURE_MAX 64

@@ -60,6 +60,8 @@ static void take_create(struct v1_body *body, struct fields_create *ret)
 	ret->timeout_s = body->timeout_s ? body->timeout_s : V1_TIMEOUT_DEFAULT_S;
 	ret->auto_pause = body->end_pauses;
 	ret->auto_resume = body->auto_resume;
+	ret->no_internet = body->no_internet;
+	ret->no_public_traffic = body->no_public_traffic;
 	ret->metadata = body->metadata ? TAKE(body->metadata) : json_object();
 	ret->env = body->env ? TAKE(body->env) : json_object();
 	ret->options = json_object();

@@ -54,6 +54,24 @@ static int take_only_extend(json_t *v, const char *name, struct v1_body *b, stru
 	return take_bool(v, name, &b->only_extend, e);
 }
 
+static int take_internet(json_t *v, const char *name, struct v1_body *b, struct err *e)
+{
+	bool yes = true;
+	int r = take_bool(v, name, &yes, e);
+
+	b->no_internet = !yes;
+	return r;
+}
+
+static int take_public_traffic(json_t *v, const char *name, struct v1_body *b, struct err *e)
+{
+	bool yes = true;
+	int r = take_bool(v, name, &yes, e);
+
+	b->no_public_traffic = !yes;
+	return r;
+}
+
 static int take_on_timeout(json_t *v, const char *name, struct v1_body *b, struct err *e)
 {
 	const char *s = json_string_value(v);
@@ -80,6 +98,8 @@ const struct v1_field v1_create[] = {
 	{ "timeoutSeconds", take_seconds },
 	{ "onTimeout", take_on_timeout },
 	{ "autoResume", take_auto_resume },
+	{ "internet", take_internet },
+	{ "publicTraffic", take_public_traffic },
 	{ "metadata", take_metadata },
 	{ "env", take_env },
 	{ NULL },

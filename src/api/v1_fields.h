@@ -15,6 +15,7 @@ struct v1_body {
 	int64_t timeout_s;               /* 0: was not said */
 	json_t *metadata, *env;          /* NULL: were not said; owned */
 	bool end_pauses, auto_resume, only_extend;
+	bool no_internet, no_public_traffic;
 };
 
 struct v1_field {

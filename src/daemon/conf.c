@@ -83,6 +83,23 @@ static bool conf_is_address(const char *s)
 	       (str_starts(s, "tcp:") || str_starts(s, "unix:/"));
 }
 
+static bool conf_is_reach(const char *s)
+{
+	return str_eq(s, "") || str_eq(s, "loopback") || str_eq(s, "anywhere");
+}
+
+static bool conf_is_tcp_or_none(const char *s)
+{
+	return !*s || (conf_is_address(s) && str_starts(s, "tcp:"));
+}
+
+/* A socket in the file system is no farther away than a loopback address. */
+static bool conf_is_near(const char *address)
+{
+	return str_starts(address, "unix:/") || str_starts(address, "tcp:127.") ||
+	       str_starts(address, "tcp:[::1]:");
+}
+
 static bool conf_is_domain(const char *s)
 {
 	const char *colon = strchr(s, ':');
@@ -210,6 +227,12 @@ static const struct conf_field {
 	{ "origins", CONF_TEXT, offsetof(struct conf, origins),
 	  sizeof(((struct conf *)0)->origins), conf_is_origins,
 	  "origins like https://host:port, separated by one blank", true },
+	{ "tls_listen", CONF_TEXT, offsetof(struct conf, tls_listen),
+	  sizeof(((struct conf *)0)->tls_listen), conf_is_tcp_or_none,
+	  "an address like tcp:0.0.0.0:443", true },
+	{ "plain_http", CONF_TEXT, offsetof(struct conf, plain_http),
+	  sizeof(((struct conf *)0)->plain_http), conf_is_reach, "\"loopback\" or \"anywhere\"",
+	  true },
 	CONF_ROW(max_sandboxes, CONF_NUMBER, NULL, NULL),
 	{ "network", CONF_NETWORK, offsetof(struct conf, network), sizeof(struct conf_network),
 	  NULL, NULL, true },
@@ -279,6 +302,10 @@ int conf_check(const struct conf *c, struct err *e)
 		if (f->kind == CONF_TEXT && (strnlen(s, f->size) == f->size || !f->ok(s)))
 			return err_set(e, -EINVAL, "%s must be %s", f->name, f->form);
 	}
+	if (!conf_is_near(c->api_listen) && !str_eq(c->plain_http, "anywhere"))
+		return err_set(e, -EINVAL,
+			       "api_listen speaks HTTP without TLS and must be a loopback address, "
+			       "or plain_http \"anywhere\"");
 	return conf_check_ids(c, e);
 }
 

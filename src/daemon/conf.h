@@ -9,7 +9,12 @@
  *	  "vmm": "/var/cache/space/vmm/DIGEST", "worker": "uuid", "accel": "auto",
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
  *	  "origins": "https://console.example", "max_sandboxes": 64,
+ *	  "plain_http": "loopback", "tls_listen": "tcp:0.0.0.0:443",
  *	  "network": { "allow": ["10.1.0.0/16"], "nameservers": ["192.0.2.53"] } }
+ *
+ * `tls_listen` (may be missing): HTTPS for clients, with key and chain in STATE/keys/api/tls.pem, which
+ * `space up` keeps up to date. `plain_http` (may be missing): "anywhere" lets api_listen be another
+ * address than one of this machine's loopback.
  *
  * `network` (may be missing) is for the sandboxes' gateways: ranges that the operator opens
  * although the platform's floor closes them, and where names are asked for.
@@ -49,7 +54,9 @@ struct conf {
 	uid_t users[CONF_USER_COUNT];    /* gid = uid */
 	char worker[37];                 /* UUID of this node */
 	char accel[8];                   /* auto, kvm, tcg */
-	char api_listen[128];
+	char api_listen[128];            /* plain HTTP */
+	char tls_listen[128];            /* HTTPS; "" = none */
+	char plain_http[12];             /* where api_listen may be: "" or "loopback", "anywhere" */
 	char domain[128];
 	char origins[512];               /* whose pages may open terminals, beside our own; separated by blanks; may be "" or missing */
 	uint32_t max_sandboxes;

@@ -377,7 +377,9 @@ static int pass_head(struct forward *f, const struct http_head *h)
 	}
 	if (r == 0 && verdict == FORWARD_PASS)
 		r = put_head_end(f, h, &out);
-	if (r == 0 && verdict == FORWARD_PASS)
+	if (r == 0 && verdict == FORWARD_PASS && f->c.silent)
+		r = h->status == 101 || h->status < 200 ? 0 : -EPROTO;
+	else if (r == 0 && verdict == FORWARD_PASS)
 		r = conn_write(f->client, buf_data(&out), buf_len(&out));
 	buf_done(&out);
 	return r < 0 ? r : (int)verdict;
@@ -858,6 +860,23 @@ bool forward_can_retry(const struct forward *f)
 	return f->st == ST_IDLE && !f->spoke && (f->kept_ok || f->end.in_bytes == 0);
 }
 
+static void put_reply_head(struct forward *f, struct buf *out, int status,
+			   const struct http_field *extra, const char *content_type, size_t n)
+{
+	http_put_status(out, status);
+	if (content_type)
+		http_put_field(out, "Content-Type", content_type);
+	if (status != 204 && status != 304)
+		http_put_fieldf(out, "Content-Length", "%zu", n);
+	for (; extra && extra->name; extra++)
+		http_put_field(out, extra->name, extra->value);
+	if (!f->keep)
+		http_put_field(out, "Connection", "close");
+	else if (f->req.minor == 0)
+		http_put_field(out, "Connection", "keep-alive");
+	http_put_end(out);
+}
+
 void forward_reply(struct forward *f, int status, const struct http_field *extra,
 		   const char *content_type, const void *body, size_t n)
 {
@@ -872,18 +891,10 @@ void forward_reply(struct forward *f, int status, const struct http_field *extra
 		  f->why != FORWARD_BODY_STALLED &&
 		  (f->in_done || !f->req.expect_continue || f->said_continue);
 	buf_init(&out, HEAD_OUT_MAX + n);
-	http_put_status(&out, status);
-	if (content_type)
-		http_put_field(&out, "Content-Type", content_type);
-	if (has_body)
-		http_put_fieldf(&out, "Content-Length", "%zu", n);
-	for (; extra && extra->name; extra++)
-		http_put_field(&out, extra->name, extra->value);
-	if (!f->keep)
-		http_put_field(&out, "Connection", "close");
-	else if (f->req.minor == 0)
-		http_put_field(&out, "Connection", "keep-alive");
-	http_put_end(&out);
+	if (f->c.silent)
+		f->keep = false;
+	else
+		put_reply_head(f, &out, status, extra, content_type, n);
 	if (has_body && !str_eq(f->req.method, "HEAD"))
 		buf_put(&out, body, n);
 	f->spoke = true;

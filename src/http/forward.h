@@ -69,6 +69,7 @@ struct forward_conf {
 	 */
 	bool closed_is_broken;
 	bool replay;               /* keep the body's first bytes for another attempt */
+	bool silent;               /* req is the user's own and asks for a tunnel: the client gets its bytes and no heads */
 	int connect_timeout_ms;    /* 0 = none, each */
 	int head_timeout_ms;       /* from the end of the request to the head of the answer */
 	int stall_timeout_ms;      /* the client sends nothing within its body, or takes nothing of the rest of a last answer */
@@ -118,7 +119,10 @@ void forward_start(struct forward *f, struct conn *up, const void *head, size_t 
 void forward_tunnel(struct forward *f, struct conn *up);
 /* The body up to here can be sent once more (or was not touched). */
 bool forward_can_retry(const struct forward *f);
-/* An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. */
+/*
+ * An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. With
+ * `silent` the body alone goes out, as it is, and the connection ends.
+ */
 void forward_reply(struct forward *f, int status, const struct http_field *extra,
 		   const char *content_type, const void *body, size_t n);
 /*

@@ -200,17 +200,28 @@ static void listener_on_ready(struct loop_io *io, uint32_t events)
 	}
 }
 
+int listen_named(const char *name, const char *addr, mode_t unix_mode, struct err *e)
+{
+	int fd = listen_inherited(name, e);
+
+	return fd == -ENOENT ? listen_addr(addr, SOCK_STREAM, unix_mode, e) : fd;
+}
+
 int listener_new(struct loop *l, const char *name, const char *addr, mode_t unix_mode,
 		 void (*fn)(int fd, void *arg), void *arg, struct listener **ret, struct err *e)
 {
-	autoclose int fd = listen_inherited(name, e);
+	int fd = listen_named(name, addr, unix_mode, e);
+
+	return fd < 0 ? fd : listener_new_fd(l, fd, fn, arg, ret, e);
+}
+
+int listener_new_fd(struct loop *l, int given, void (*fn)(int fd, void *arg), void *arg,
+		    struct listener **ret, struct err *e)
+{
+	autoclose int fd = given;
 	struct listener *ln;
 	int r;
 
-	if (fd == -ENOENT)
-		fd = listen_addr(addr, SOCK_STREAM, unix_mode, e);
-	if (fd < 0)
-		return fd;
 	ln = x_alloc(sizeof(*ln));
 	ln->loop = l;
 	ln->fn = fn;
@@ -218,7 +229,7 @@ int listener_new(struct loop *l, const char *name, const char *addr, mode_t unix
 	r = loop_add(l, &ln->io, fd, EPOLLIN, listener_on_ready, ln);
 	if (r < 0) {
 		free(ln);
-		return err_errno(e, r, "cannot watch the listening socket %s", name);
+		return err_errno(e, r, "cannot watch a listening socket");
 	}
 	ln->fd = TAKE_FD(fd);
 	*ret = ln;

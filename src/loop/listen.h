@@ -19,6 +19,11 @@ struct listener;
  */
 int listener_new(struct loop *l, const char *name, const char *addr, mode_t unix_mode,
 		 void (*fn)(int fd, void *arg), void *arg, struct listener **ret, struct err *e);
+/* In two steps, for a port that only root may bind: the socket, inherited or made; then the listener. */
+int listen_named(const char *name, const char *addr, mode_t unix_mode, struct err *e);
+/* Owns fd, also on failure. */
+int listener_new_fd(struct loop *l, int fd, void (*fn)(int fd, void *arg), void *arg,
+		    struct listener **ret, struct err *e);
 void listener_free(struct listener *ln);
 int listener_fd(const struct listener *ln);
 int listen_addr(const char *addr, int type, mode_t unix_mode, struct err *e);      /* the bound and listening fd */

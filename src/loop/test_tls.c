@@ -8,9 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -26,53 +24,12 @@
 #include "loop/conn.h"
 #include "loop/listen.h"
 #include "loop/pair.h"
+#include "loop/test_cert.h"
 #include "loop/test_turn.h"
 #include "loop/tls.h"
 
 #define BIG (10 << 20)
 #define CLIENT_MS 15000
-
-/* ---- certificates ---- */
-
-static X509 *sign_self(EVP_PKEY *key, const char *names, int serial)
-{
-	X509 *x = X509_new();
-	X509_NAME *subject = X509_get_subject_name(x);
-	X509_EXTENSION *ext = X509V3_EXT_conf_nid(NULL, NULL, NID_subject_alt_name, names);
-
-	X509_set_version(x, 2);
-	ASN1_INTEGER_set(X509_get_serialNumber(x), serial);
-	X509_gmtime_adj(X509_getm_notBefore(x), -60);
-	X509_gmtime_adj(X509_getm_notAfter(x), 3600);
-	X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, (const unsigned char *)"test", -1,
-				   -1, 0);
-	X509_set_issuer_name(x, subject);
-	X509_set_pubkey(x, key);
-	X509_add_ext(x, ext, -1);
-	X509_EXTENSION_free(ext);
-	assert_true(X509_sign(x, key, EVP_sha256()) > 0);
-	return x;
-}
-
-/* Key and certificate as one text; with_key false: the certificate alone. */
-static char *make_pem(const char *names, int serial, bool with_key)
-{
-	EVP_PKEY *key = EVP_EC_gen("P-256");
-	X509 *x = sign_self(key, names, serial);
-	BIO *out = BIO_new(BIO_s_mem());
-	char *p, *text;
-	long n;
-
-	PEM_write_bio_X509(out, x);
-	if (with_key)
-		PEM_write_bio_PrivateKey(out, key, NULL, NULL, 0, NULL, NULL);
-	n = BIO_get_mem_data(out, &p);
-	text = x_strndup(p, (size_t)n);
-	BIO_free(out);
-	X509_free(x);
-	EVP_PKEY_free(key);
-	return text;
-}
 
 static struct tls_cert *make_cert(int serial)
 {
@@ -519,7 +476,8 @@ static void test_alpn(void **state)
 		r->answer = rows[i].answer;
 		run(r, connect_only);
 		finish(r);
-		assert_int_equal(r->asked_h2, rows[i].offer && strstr(rows[i].offer, P_H2));
+		assert_int_equal(r->asked_h2, rows[i].offer && strstr(rows[i].offer, P_H2) &&
+						      !strstr(rows[i].offer, P_H1));
 		assert_int_equal(r->result == 1, rows[i].chosen != NULL);
 		if (rows[i].chosen) {
 			assert_string_equal(r->chosen, rows[i].chosen);

@@ -439,7 +439,7 @@ static int on_hello(SSL *ssl, int *alert, void *arg)
 		str_copy(t->name, sizeof(t->name), name);
 		t->asked = t->in_hello = true;
 		if (c->hello)
-			c->hello(t, tls_name(t), t->offers_h2, c->arg);
+			c->hello(t, tls_name(t), t->offers_h2 && !t->offers_http1, c->arg);
 		else
 			tls_answer(t, TLS_HTTP1);
 		t->in_hello = false;

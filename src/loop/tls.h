@@ -49,10 +49,11 @@ struct tls_conf {
 	size_t max_handshakes;           /* unfinished ones; beyond: the oldest gives way */
 	size_t max_conns;                /* all; beyond: closed at once */
 	/*
-	 * The client's hello. name: lower-case, NULL = none was said. Answer once with tls_answer, at
-	 * once or later. NULL: every name is served, without h2.
+	 * The client's hello. name: lower-case, NULL = none was said. only_h2: of the protocols known
+	 * here it offers h2 alone. Answer once with tls_answer, at once or later. NULL: every name is
+	 * served, without h2.
 	 */
-	void (*hello)(struct tls *t, const char *name, bool h2, void *arg);
+	void (*hello)(struct tls *t, const char *name, bool only_h2, void *arg);
 	/* The handshake is done; the plain half is the callee's. */
 	void (*ready)(struct tls *t, int plain, void *arg);
 	void *arg;
