@@ -160,6 +160,7 @@ const struct problem problems[] = {
 	{ "socket-replaced", 403, "A socket of the sandbox is not its own.", ASK_ID },
 	{ "vmm-listener", 403, "A socket of the sandbox is not its own.", ASK_ID },
 	{ "bridge-peer", 403, "A socket of the sandbox is not its own.", ASK_ID },
+	{ "gateway-peer", 403, "A socket of the sandbox is not its own.", ASK_ID },
 	{ "uid-changed", 403, "A process of the sandbox is not its own.", ASK_ID },
 	{ "executable-changed", 403, "A program of the sandbox was replaced.", ASK_ID },
 };
