@@ -181,8 +181,12 @@ static ares_socket_t cares_socket(int family, int type, int protocol, void *arg)
 	if (answer == OUT_OK && fd >= 0)
 		return fd;
 	fd_close(fd);
-	if (answer == OUT_INDEX)
+	if (answer == OUT_INDEX) {
+		/* There are only so many; this attempt was none. */
 		q->d->n_servers = q->server;
+		q->d->first = 0;
+		q->attempt--;
+	}
 	q->no_internet |= answer == OUT_INTERNET;
 	errno = ECONNREFUSED;
 	return ARES_SOCKET_BAD;
@@ -375,7 +379,7 @@ static void query_after(struct query *q)
 	while (q->failed && !q->done) {
 		query_channel_end(q);
 		q->attempt++;
-		if (q->no_internet || q->attempt >= 2 * d->n_servers || d->g->closed) {
+		if (d->n_servers == 0 || q->no_internet || q->attempt >= 2 * d->n_servers) {
 			dns_say(q, q->no_internet ? DNS_REFUSED : DNS_SERVFAIL,
 				q->no_internet ? WHY_INTERNET : WHY_UPSTREAM);
 			q->done = true;

@@ -159,7 +159,7 @@ void egress_forget(struct flow *f)
 		g->asked[f->asked_at] = NULL;
 }
 
-void flow_connected(struct flow *f)
+bool flow_connected(struct flow *f)
 {
 	struct gtw *g = f->g;
 	int error = 0, fd = f->b.io.fd;
@@ -167,11 +167,11 @@ void flow_connected(struct flow *f)
 
 	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0 || error != 0) {
 		flow_end(f, FLOW_END_RESET, WHY_UNREACHABLE);
-		return;
+		return false;
 	}
 	g->n_dials--;
 	list_del(&f->wait);
-	flow_open(f, fd);
+	return flow_open(f, fd) == 0;
 }
 
 /* Returns false when there is nothing more now. */
@@ -190,7 +190,7 @@ static bool egress_answer(struct gtw *g)
 	    egress_unanswered(g) == 0 || rep.id != g->asked_first ||
 	    (rep.answer == OUT_OK) != (fd >= 0)) {
 		gtw_fatal(g, "the outside process is gone, or is not what it should be",
-			  n < 0 ? (int)n : -EBADMSG);
+			  n < 0 ? (int)n : n == 0 ? -EPIPE : -EBADMSG);
 		return false;
 	}
 	f = g->asked[rep.id % PROTO_DIALS_UNANSWERED];
@@ -202,6 +202,8 @@ static bool egress_answer(struct gtw *g)
 		egress_connecting(f, TAKE_FD(fd));
 	else if (f)
 		flow_end(f, FLOW_END_RESET, egress_whys[rep.answer]);
+	else if (fd >= 0)
+		gtw_reset(TAKE_FD(fd));
 	return true;
 }
 

@@ -278,16 +278,15 @@ static void flow_on_io(struct loop_io *io, uint32_t events)
 	struct flow_end *x = CONTAINER_OF(io, struct flow_end, io);
 	bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
 
-	if (f->state == FLOW_CONNECTING) {
-		flow_connected(f);
-		return;
-	}
 	if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 		x->readable = true;
 	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 		x->hup = true;
 	if (events & EPOLLOUT)
 		x->writable = true;
+	/* The edge that ends the connecting may tell of bytes and of the end as well. */
+	if (f->state == FLOW_CONNECTING && !flow_connected(f))
+		return;
 	/* What came before a reset is still passed on, as far as it goes at once. */
 	if (flow_pump(f) && gone && ((events & EPOLLERR) || !x->shut))
 		flow_end(f, FLOW_END_RESET, WHY_RESET);

@@ -119,7 +119,7 @@ static bool gtw_from_inside(struct gtw *g)
 	if (n < (ssize_t)sizeof(p.m) || p.m.magic != PROTO_MAGIC ||
 	    (size_t)n != sizeof(p.m) + p.m.size) {
 		gtw_fatal(g, "the inside process is gone, or is not what it should be",
-			  n < 0 ? (int)n : -EBADMSG);
+			  n < 0 ? (int)n : n == 0 ? -EPIPE : -EBADMSG);
 		return false;
 	}
 	if (p.m.kind == IN_DIAL)

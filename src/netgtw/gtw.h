@@ -138,13 +138,13 @@ void flow_end_all(struct gtw *g, bool egress, bool leases, enum flow_why why);
 uint64_t flow_revoke(struct gtw *g, uint64_t lease);
 struct flow *flow_of_lease(struct gtw *g, uint64_t lease);
 void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct addr *addr, enum flow_why why);
-void flow_connected(struct flow *f);         /* CONNECTING -> OPEN or gone */
 
 /* egress.c */
 int egress_start(struct gtw *g);
 void egress_on_outside(struct loop_io *io, uint32_t events);
 void egress_forget(struct flow *f);          /* of a flow that is still asked for, or connecting */
 void egress_accept(struct gtw *g, bool on);
+bool flow_connected(struct flow *f);         /* CONNECTING -> OPEN; false: gone */
 
 /* port.c */
 int port_start(struct gtw *g);

@@ -18,7 +18,7 @@ const struct limit_def limit_defs[LIMIT_COUNT] = {
 	[LIMIT_DNS_RATE] = { "dns-per-s", 200, 0, RATE_MOST },
 	[LIMIT_DNS_PENDING] = { "dns-pending", 128, 1, 256 },
 	[LIMIT_DNS_TCP] = { "dns-tcp", 64, 1, 64 },
-	[LIMIT_LEASES] = { "leases", 2000, 1, 2000 },
+	[LIMIT_LEASES] = { "leases", 1200, 1, 1200 },
 	[LIMIT_LEASE_DIALS] = { "lease-dials", 256, 1, 1024 },
 };
 

@@ -171,7 +171,7 @@ static void port_dial(struct port *p)
 	struct in_msg m = { .magic = PROTO_MAGIC, .kind = IN_DIAL, .id = ++g->next_dial_in,
 			    .port = p->pre.p.port };
 
-	if (g->n_leases + g->n_port_dials >= g->conf.limits.v[LIMIT_LEASES] ||
+	if (g->n_leases + g->n_ports > g->conf.limits.v[LIMIT_LEASES] ||
 	    g->n_port_dials >= g->conf.limits.v[LIMIT_LEASE_DIALS] ||
 	    gtw_tell_inside(g, &m, NULL) < 0) {
 		port_refuse(p, GTW_LIMIT);
