@@ -7,9 +7,9 @@ _space_sandboxes() {
 
 _space_options() {
 	case $1 in
-	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --allow-origin --net-allow --nameserver --no-demo' ;;
+	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --allow-origin --domain --tls-cert --tls-key --tls-port --listen --plain-http --net-allow --nameserver --no-demo' ;;
 	key) echo '--tenant --name --instance' ;;
-	create) echo '-T --template --name --timeout --on-timeout --auto-resume -e --env -l --label --meta' ;;
+	create) echo '-T --template --name --timeout --on-timeout --auto-resume --no-internet --private -e --env -l --label --meta' ;;
 	ls) echo '-a --all -q --state -l --label --template -f --filter' ;;
 	resume) echo '--timeout' ;;
 	exec) echo '-i --interactive -t --tty -d --detach -u --user -w --workdir -e --env' ;;
@@ -18,13 +18,15 @@ _space_options() {
 	cp) echo '-r -R --recursive -u --user' ;;
 	logs) echo '-f --follow -n --tail' ;;
 	metrics) echo '-w --watch --interval' ;;
+	port-forward) echo '--address' ;;
+	net) echo '-f --follow' ;;
 	esac
 	echo '--json --quiet --help'
 }
 
 _space() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]:-}
-	local commands='up down key env create ls inspect pause resume stop start timeout kill exec shell connect ps cp logs metrics version'
+	local commands='up down key env create ls inspect pause resume stop start timeout kill exec shell connect ps cp logs metrics port-forward net version'
 
 	# "SANDBOX:" is one word to us, whatever the shell takes for the end of a word.
 	if declare -F _get_comp_words_by_ref >/dev/null; then
@@ -35,6 +37,10 @@ _space() {
 		return
 	fi
 	case "$prev" in
+	--tls-cert | --tls-key)
+		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+		return
+		;;
 	--state-dir | --run-dir | --cache-dir | --lib-dir)
 		mapfile -t COMPREPLY < <(compgen -d -- "$cur")
 		return
@@ -59,7 +65,14 @@ _space() {
 	help)
 		mapfile -t COMPREPLY < <(compgen -W "$commands" -- "$cur")
 		;;
-	inspect | pause | resume | stop | start | timeout | kill | exec | shell | connect | ps | logs | metrics)
+	net)
+		if [ "$COMP_CWORD" = 2 ]; then
+			mapfile -t COMPREPLY < <(compgen -W 'log stats' -- "$cur")
+		else
+			mapfile -t COMPREPLY < <(compgen -W "$(_space_sandboxes)" -- "$cur")
+		fi
+		;;
+	inspect | pause | resume | stop | start | timeout | kill | exec | shell | connect | ps | logs | metrics | port-forward)
 		mapfile -t COMPREPLY < <(compgen -W "$(_space_sandboxes)" -- "$cur")
 		;;
 	cp)

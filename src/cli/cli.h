@@ -221,6 +221,8 @@ int cmd_timeout(struct cli *c, int argc, char **argv);
 int cmd_metrics(struct cli *c, int argc, char **argv);
 int cmd_resume(struct cli *c, int argc, char **argv);
 int cmd_inspect(struct cli *c, int argc, char **argv);
+int cmd_net(struct cli *c, int argc, char **argv);
+int cmd_port_forward(struct cli *c, int argc, char **argv);
 int cmd_version(struct cli *c, int argc, char **argv);
 
 #endif

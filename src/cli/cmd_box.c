@@ -104,7 +104,7 @@ static int create(struct cli *c, json_t *body)
 int cmd_create(struct cli *c, int argc, char **argv)
 {
 	const char *template = NULL, *timeout = NULL, *name = NULL, *on_timeout = NULL,
-		   *auto_resume = NULL;
+		   *auto_resume = NULL, *no_internet = NULL, *private = NULL;
 	const char *env[CLI_REPEAT_MAX + 1] = { 0 }, *meta[CLI_REPEAT_MAX + 1] = { 0 };
 	const struct cli_option opts[] = {
 		{ "-T, --template", "NAME", "template to start from (default: base)", &template,
@@ -116,6 +116,8 @@ int cmd_create(struct cli *c, int argc, char **argv)
 		  false },
 		{ "--auto-resume", NULL, "a paused one wakes when it is used", &auto_resume,
 		  false },
+		{ "--no-internet", NULL, "it reaches nothing outside", &no_internet, false },
+		{ "--private", NULL, "its ports want its traffic token", &private, false },
 		{ "-e, --env", "K=V", "environment of all its commands; may be repeated", env,
 		  true },
 		{ "-l, --label, --meta", "K=V", "metadata; may be repeated", meta, true },
@@ -137,6 +139,10 @@ int cmd_create(struct cli *c, int argc, char **argv)
 			 "timeoutSeconds", (json_int_t)seconds, "env", envs, "metadata", metas);
 	if (!body)
 		return cli_usage_error(c, "the name of the template is not UTF-8");
+	if (no_internet)
+		json_object_set_new(body, "internet", json_false());
+	if (private)
+		json_object_set_new(body, "publicTraffic", json_false());
 	if (!(r = add_pairs(c, "--env", env, envs)) &&
 	    !(r = add_pairs(c, "--label", meta, metas)) &&
 	    !(r = add_lifecycle(c, on_timeout, auto_resume, body))) {

@@ -97,6 +97,19 @@ const struct cli_command cli_commands[] = {
 	  "Examples:\n"
 	  "  space metrics\n"
 	  "  space metrics --watch web" },
+	{ "port-forward", "SANDBOX [LOCAL:]PORT...", "ports of this machine that lead into a sandbox",
+	  cmd_port_forward, "Network",
+	  "Raw TCP, for whatever speaks it; also to what listens on the sandbox's 127.0.0.1 alone. A\n"
+	  "LOCAL of 0 is any port that is free. Ctrl-C ends it.\n\n"
+	  "Examples:\n"
+	  "  space port-forward web 8080\n"
+	  "  space port-forward db 15432:5432 0:6379" },
+	{ "net", "log [-f] SANDBOX | stats SANDBOX", "what a sandbox does in the network", cmd_net,
+	  "Network",
+	  "A flow is there when it has begun and when it has ended; what was refused says why.\n\n"
+	  "Examples:\n"
+	  "  space net log --follow web\n"
+	  "  space net stats web" },
 	{ "version", "", "print the version", cmd_version, "Other", NULL },
 };
 const unsigned cli_commands_len = ARRAY_LEN(cli_commands);
@@ -120,7 +133,7 @@ static void print_help(FILE *f)
 		if (!str_eq(group, k->group))
 			fprintf(f, "\n%s:\n", k->group);
 		group = k->group;
-		fprintf(f, "  %-8s %s\n", k->name, k->help);
+		fprintf(f, "  %-12s %s\n", k->name, k->help);
 	}
 	fputs("\nA SANDBOX is an ID, its beginning as long as it is unique, or its --name.\n"
 	      "`space COMMAND --help` shows options and examples; `man space` tells the rest.\n"

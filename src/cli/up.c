@@ -44,6 +44,7 @@ struct up {
 	struct loop *loop;
 	struct work *work;
 	struct up_proc *procs;
+	struct up_front *front;
 	int lock_fd;
 	int report_fd;                 /* --detach: the waiting parent; -1 = none */
 	char api_url[160];
@@ -119,8 +120,7 @@ int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 	r |= str_copy(k->cache_dir, CONF_PATH_MAX, o->cache_dir);
 	r |= str_copy(k->lib_dir, CONF_PATH_MAX, o->lib_dir);
 	r |= str_format(k->cgroup_root, sizeof(k->cgroup_root), "space-%s", o->instance);
-	r |= str_format(k->api_listen, sizeof(k->api_listen), "tcp:127.0.0.1:%u", o->port);
-	r |= str_format(k->domain, sizeof(k->domain), "localhost:%u", o->port);
+	r |= up_front_conf(o, k);
 	r |= str_copy(k->origins, sizeof(k->origins), o->origins);
 	r |= str_copy(k->accel, sizeof(k->accel), "auto");
 	r |= str_copy(k->template_id, sizeof(k->template_id), "base");
@@ -192,6 +192,8 @@ static int prepare(struct up *u, struct err *e)
 		r = up_image_prepare(u->cli, &u->conf, e);
 	if (r >= 0)
 		r = up_image_template(u->cli, &u->conf, e);
+	if (r >= 0)
+		r = up_front_copy(&u->opt, &u->conf, e);
 	if (r >= 0)
 		r = write_conf(u, e);
 	return r;
@@ -517,7 +519,9 @@ static int run(struct up *u, struct err *e)
 		return r;
 	if ((r = work_add(u->work, "story", story_up, up_done, u)) < 0)
 		return err_errno(e, r, "worker");
+	u->front = up_front_watch(u->cli, u->loop, &u->opt, &u->conf);
 	r = loop_run(u->loop);
+	up_front_free(u->front);
 	work_free(u->work);
 	up_proc_free(u->procs);
 	loop_free(u->loop);
@@ -591,6 +595,7 @@ struct up_strings {
 	const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base,
 		*max, *origins, *no_demo, *allow[CLI_REPEAT_MAX + 1],
 		*nameserver[CLI_REPEAT_MAX + 1];
+	struct up_front_strings front;
 };
 
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
@@ -602,6 +607,16 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		  "of the storage file, when it is made (default: 64G, or what fits)", &s.size,
 		  false },
 		{ "--port", "PORT", "of the API on 127.0.0.1 (default: 4983)", &s.port, false },
+		{ "--domain", "DOMAIN",
+		  "of the sandboxes' ports, <port>-<sandbox>.DOMAIN (default: localhost:PORT)",
+		  &s.front.domain, false },
+		{ "--tls-cert", "FILE", "certificate and chain (PEM): HTTPS for clients",
+		  &s.front.cert, false },
+		{ "--tls-key", "FILE", "its private key (PEM)", &s.front.key, false },
+		{ "--tls-port", "PORT", "of HTTPS (default: 443)", &s.front.tls_port, false },
+		{ "--listen", "ADDRESS", "of HTTPS (default: 127.0.0.1)", &s.front.listen, false },
+		{ "--plain-http", NULL, "HTTP without TLS on that address too", &s.front.plain_http,
+		  false },
 		{ "--instance", "NAME", "several nodes on one machine (default: default)",
 		  &s.instance, false },
 		{ "--state-dir", "DIR", "default: /var/lib/space/INSTANCE", &s.state, false },
@@ -643,6 +658,8 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	    (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
 		return cli_usage_error(c, "a number is out of range");
 	n = up_net_options(c, s.allow, s.nameserver, &o->network);
+	if (n == 0)
+		n = up_front_options(c, &s.front, o);
 	if (n)
 		return n;
 	o->instance = s.instance ? s.instance : "default";
@@ -684,7 +701,7 @@ static int up_with(struct cli *c, struct up *u)
 	r = up_conf_make(&u->opt, &u->conf, &e);
 	if (r < 0)
 		return cli_fail(c, &e);
-	(void)str_format(u->api_url, sizeof(u->api_url), "http://127.0.0.1:%u", u->opt.port);
+	up_front_url(&u->opt, u->api_url);
 	if (u->opt.detach && (r = detach(u, &e)) < 0)
 		return cli_fail(c, &e);
 	r = take_lock(u, &e);

@@ -4,6 +4,7 @@
  * up.c       options, the lock, the order of starting and ending, the supervisor's loop
  * up_store.c storage: the btrfs file and its mount; the folders of an instance
  * up_image.c kernel, initramfs, base image, the digest that names the template
+ * up_front.c where clients come in: addresses, domain, certificate
  * up_net.c   what gateways may reach: opened ranges, name servers
  * up_keys.c  signing keys, key bundle, API keys (`space key`)
  * up_proc.c  the daemons: start, restart with back-off, end
@@ -34,7 +35,25 @@ struct up_options {
 	const char *origins;              /* whose pages may open terminals too; "" = none */
 	struct conf_network network;      /* no name server: those of /etc/resolv.conf */
 	bool detach, demo;
+	const char *listen;               /* numeric; of HTTPS, and of HTTP with plain_http */
+	const char *tls_cert, *tls_key;   /* files; NULL = no HTTPS */
+	uint16_t tls_port;
+	bool plain_http;
+	const char *domain;               /* of the sandboxes' ports; NULL = localhost:PORT */
 };
+
+struct up_front_strings { const char *listen, *cert, *key, *tls_port, *plain_http, *domain; };
+/* 0, or the exit code: it was said on stderr. */
+int up_front_options(struct cli *c, const struct up_front_strings *s, struct up_options *o);
+int up_front_conf(const struct up_options *o, struct conf *k);                   /* 0, or a name is too long */
+void up_front_url(const struct up_options *o, char dst[160]);                    /* of the API, for this machine */
+int up_front_copy(const struct up_options *o, const struct conf *k, struct err *e);
+struct up_front;
+/* Copies again when a file changes; o and k must outlive it. */
+struct up_front *up_front_watch(struct cli *c, struct loop *l, const struct up_options *o,
+				const struct conf *k);
+void up_front_free(struct up_front *f);
+
 
 /*
  * The numeric `nameserver` lines of a resolv.conf(5), the first CONF_NAMESERVERS_MAX. Link-local
