@@ -261,7 +261,8 @@ class NetNode(harness.Node):
         with open(f"{harness.ROOT}/tests/attack/net.py", "rb") as f:
             self.put(box, "/root/net.py", f.read())
         with open(self.internet.ca, "rb") as f:
-            self.put(box, "/usr/local/share/ca-certificates/test.crt", f.read())
+            self.put(box, "/root/ca.crt", f.read())
+        self.root(box, "sh", "-c", "cat /root/ca.crt >> /etc/ssl/certs/ca-certificates.crt")     # update-ca-certificates takes a minute
         return box
 
     def flows(self, sandbox, after=0):

@@ -191,8 +191,7 @@ class Long(unittest.TestCase):
         script = ("set -e; cp /etc/apt/sources.list.d/* /tmp 2>/dev/null || true; rm -f /etc/apt/sources.list.d/* /etc/apt/sources.list\n"
                   "echo 'deb [trusted=yes] http://mirror.net.test/mirror/debian ./' > /etc/apt/sources.list\n"
                   "apt-get -o Acquire::Retries=0 update && apt-get install -y space-test && space-test\n"
-                  "update-ca-certificates >/dev/null 2>&1\n"
-                  "python3 -m venv /tmp/v && PIP_CERT=/usr/local/share/ca-certificates/test.crt /tmp/v/bin/pip install --disable-pip-version-check -i https://mirror.net.test/mirror/simple/ space-test && /tmp/v/bin/python -m space_test")
+                      "python3 -m venv /tmp/v && PIP_CERT=/root/ca.crt /tmp/v/bin/pip install --disable-pip-version-check -i https://mirror.net.test/mirror/simple/ space-test && /tmp/v/bin/python -m space_test")
         r = NODE.root(self.box, "bash", "-c", script, timeout=600)
         self.assertEqual(r.stdout.splitlines().count("installed"), 2, r.stdout + r.stderr)
         results.record("Package managers in the guest (tests/long/test_net_long.py)", "apt-get and pip install from a mirror on the tests' internet")
