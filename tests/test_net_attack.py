@@ -191,7 +191,7 @@ class Names(Base):
         for over in ("udp", "tcp"):
             self.assertEqual(self.in_answers(four, ("A",), over), [], over)
             self.assertEqual(self.in_answers(six, ("AAAA",), over), [], over)
-        self.assertTrue([r for r in NODE.flows(BOX)["records"] if r["dir"] == "dns"])
+        self.assertTrue([r for r in NODE.flows(BOX)["records"] if r["direction"] == "dns"])
         # The control: such names exist, and the public ones among them are answered.
         self.assertEqual(self.in_answers([f"a-{WEB4.replace('.', '-')}.net.test"], ("A",)), [WEB4])
         self.assertEqual(self.in_answers(["x-%032x.net.test" % int(ipaddress.IPv6Address(WEB6))], ("AAAA",)), [WEB6])

@@ -55,12 +55,10 @@ class Base(unittest.TestCase):
 
 def all_records(box):
     records, after = [], 0
-    while True:
-        page = NODE.flows(box, after)
+    while (page := NODE.flows(box, after))["records"]:
         records += page["records"]
-        if not page["records"] or not page.get("more"):
-            return records
         after = page["next"]
+    return records
 
 
 class Tcp(Base):
@@ -90,9 +88,9 @@ class Tcp(Base):
         lines = r["out"].splitlines()
         self.assertEqual(lines[0].split()[0], internet.sha256_of(size), r)
         self.assertEqual(json.loads(lines[1]), {"size": size, "sha256": internet.sha256_of(size)})
-        done = [f for f in self.logged(name="www.net.test", dir="out", verdict="allow") if f["end_ms"]]
-        self.assertTrue([f for f in done if f["down"] >= size], done)
-        self.assertTrue([f for f in done if f["up"] >= size], done)
+        done = [f for f in self.logged(name="www.net.test", direction="out", verdict="allow") if f.get("endTime")]
+        self.assertTrue([f for f in done if f["bytesDown"] >= size], done)
+        self.assertTrue([f for f in done if f["bytesUp"] >= size], done)
 
     def test_both_ways_at_once(self):
         """A full-duplex echo of 3 MB: neither side waits for the other for good."""
@@ -124,11 +122,11 @@ class Tcp(Base):
 
     def test_the_guest_cuts(self):
         """Its reset ends the connection out there too, and a connection that it leaves open stays."""
-        before = {f["n"] for f in all_records(BOX)}
+        before = {f["number"] for f in all_records(BOX)}
         script = ("import socket,struct\ns=socket.create_connection(('%s',7));s.sendall(b'x');s.recv(1)\n"
                   "s.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0));s.close()" % internet.WEB4)
         NODE.root(BOX, "python3", "-c", script)
-        node.wait_for("the flow has ended", lambda: [f for f in all_records(BOX) if f["n"] not in before and f["port"] == 7 and f["end_ms"]], 10)
+        node.wait_for("the flow has ended", lambda: [f for f in all_records(BOX) if f["number"] not in before and f["port"] == 7 and f.get("endTime")], 10)
 
     def test_nothing_listens_and_nothing_answers(self):
         closed4, closed6, silent = self.ask(
@@ -213,14 +211,14 @@ class Refusals(Base):
         self.refused(r6, "a private address")
         self.assertIn("error", name)
         for address in ("10.1.2.3", "fd00::1"):
-            record = self.logged(addr=address, verdict="refuse")[-1]
-            self.assertEqual((record["dir"], record["port"], record["reason"]), ("out", 80, "floor"), record)
-        self.logged(dir="dns", name="private.net.test", verdict="refuse", reason="floor")
+            record = self.logged(address=address, verdict="refuse")[-1]
+            self.assertEqual((record["direction"], record["port"], record["reason"]), ("out", 80, "floor"), record)
+        self.logged(direction="dns", name="private.net.test", verdict="refuse", reason="floor")
         out = NODE.space("net", "log", BOX).stdout
         self.assertIn("10.1.2.3", out)
         self.assertIn("floor", out)
         lines = [json.loads(line) for line in NODE.space("net", "log", BOX, "--json").stdout.splitlines()]
-        self.assertTrue([r for page in lines for r in (page.get("records", [page]) if isinstance(page, dict) else page) if r.get("addr") == "10.1.2.3"])
+        self.assertTrue([r for page in lines for r in (page.get("records", [page]) if isinstance(page, dict) else page) if r.get("address") == "10.1.2.3"])
 
     def test_what_the_operator_opened(self):
         v4, v6, name, beside = self.ask({"op": "tcp", "to": "10.77.1.2", "port": 80, "send": GET}, {"op": "tcp", "to": "fd77::1", "port": 80, "send": GET},
@@ -294,10 +292,10 @@ class NoInternet(Base):
             packets = NET.net.packets()
             for r in results[:4]:
                 self.refused(r, "without internet")
-            self.assertTrue(all("data" not in r and not r.get("answers") and "addresses" not in r for r in results), results)
+            self.assertTrue(all(not r.get("data") and not r.get("answers") and "addresses" not in r for r in results), results)
             self.assertEqual(self.seen(), [])
             self.assertEqual([p for p in packets if p["proto"] in (6, 17, 1)], [])
-            self.logged(box, addr=internet.WEB4, verdict="refuse")
+            self.logged(box, address=internet.WEB4, verdict="refuse")
             # The other one goes on as before.
             self.assertIn("data", self.ask({"op": "tcp", "to": internet.WEB4, "port": 80, "send": GET})[0])
         finally:

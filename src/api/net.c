@@ -108,7 +108,7 @@ void run_v1_net_stats(struct call *c, struct store *s)
 	if (r < 0)
 		return;
 	counters = json_object();
-	json_object_foreach(answer, name, v)
+	json_object_foreach(json_object_get(answer, "counters"), name, v)
 		if (json_is_integer(v))
 			json_object_set(counters, name, v);
 	call_json(c, 200,

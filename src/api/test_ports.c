@@ -420,7 +420,7 @@ static void test_net(void **state)
 	assert_false(rig_has(g, "endTime"));
 	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s/net/log?after=x HTTP/1.1\r\n" H "\r\n", b.id), 400);
 	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s/net/log?b=1 HTTP/1.1\r\n" H "\r\n", b.id), 400);
-	g->net = "{\"epoch\":\"e1\",\"internet\":true,\"gateway\":\"up\",\"reason\":\"\",\"flows\":3}";
+	g->net = "{\"epoch\":\"e1\",\"internet\":true,\"gateway\":\"up\",\"reason\":\"\",\"counters\":{\"flows\":3}}";
 	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s/net/stats HTTP/1.1\r\n" H "\r\n", b.id), 200);
 	HAS(g, "\"gateway\":\"up\",\"internet\":true,\"reason\":\"\",\"counters\":{\"flows\":3}");
 	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s/net/stats HTTP/1.1\r\nHost: x\r\nX-API-Key: "
