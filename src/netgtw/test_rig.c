@@ -501,17 +501,24 @@ void rig_capability(struct rig *r, unsigned port, enum id_protocol protocol, str
 int rig_port_open(struct rig *r, const struct capability *c, const struct key_signer *signer,
 		  struct gtw_preamble *p)
 {
-	char token[CAP_TEXT_MAX];
+	char token[CAP_TEXT_MAX], all[sizeof(*p) + CAP_TEXT_MAX];
 	struct err e = { 0 };
-	int fd = fd_unix_connect(r->stream, SOCK_STREAM, RIG_WAIT_MS);
+	int fd = -1;
 
+	/* Its socket is listened on when the process is about to be there. */
+	for (int i = 0; i < 2000 && fd < 0; i++) {
+		fd = fd_unix_connect(r->stream, SOCK_STREAM, RIG_WAIT_MS);
+		if (fd < 0)
+			poll(NULL, 0, 5);
+	}
 	assert_true(fd >= 0);
 	if (cap_sign(c, signer, clock_wall_ms() / 1000, token, &e) < 0)
 		fail_msg("cap_sign: %s", e.text);
 	if (p->token_len == 0)
 		p->token_len = (uint32_t)strlen(token);
-	rig_send(fd, p, sizeof(*p));
-	rig_send(fd, token, strlen(token));
+	memcpy(all, p, sizeof(*p));
+	memcpy(all + sizeof(*p), token, strlen(token));
+	rig_send(fd, all, sizeof(*p) + strlen(token));
 	fd_set_nonblock(fd, true);
 	return fd;
 }
