@@ -5,6 +5,8 @@
 #include "identity/identity.h"
 #include "ipc/gtw_ops.h"
 
+/* Its form: what can be said before the token has come. */
+bool port_preamble_ok(const struct gtw_preamble *p);
 /*
  * token: p->token_len bytes. GTW_OK, GTW_DENY (signature, times, purpose, port, protocol, another
  * sandbox, an epoch that is not ours) or GTW_REFRESH (R-3), with the reason in e.
