@@ -1,19 +1,25 @@
-"""Servers that a test runs inside a sandbox (copied there as it is; the guest's own python3, nothing else).
+"""Servers that a test runs inside a sandbox (copied there as it is; the guest's own python3, nothing else). argv: the ports to serve, none = all.
 
     8000  HTTP on all addresses      8001  the same on 127.0.0.1 alone      8002  the same on ::1 alone
     9000  echo until the end, then "N bytes\n"      9001  sends without an end and reads nothing
     9002  an upgrade to "echo": bytes come back in upper case
 """
 
-import http.server
 import os
 import socket
 import socketserver
+import sys
 import threading
 import time
 
+PORTS = [int(p) for p in sys.argv[1:]] or [8000, 8001, 8002, 9000, 9001, 9002]
+if min(PORTS) < 9000:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer          # slow to load where the processor is emulated
+else:
+    BaseHTTPRequestHandler = ThreadingHTTPServer = object
 
-class Handler(http.server.BaseHTTPRequestHandler):
+
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *args):
@@ -65,7 +71,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\nno length")
 
 
-class Http(http.server.ThreadingHTTPServer):
+class Http(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
@@ -113,5 +119,7 @@ SERVERS = ((Http, ("0.0.0.0", 8000), Handler), (Http, ("127.0.0.1", 8001), Handl
 
 if __name__ == "__main__":
     for cls, address, handler in SERVERS:
+        if address[1] not in PORTS:
+            continue
         threading.Thread(target=cls(address, handler).serve_forever).start()
     print("ready", flush=True)
