@@ -23,6 +23,7 @@ GUEST = os.environ.get("SPACE_TEST_GUEST", os.path.join(ROOT, "build/src/vmm/tes
 UID_BASE = 1_700_000_000
 SBX = 60_123
 MEMORY = 128
+ROOT_KEY = "02b97ebc9b43e3613739afcea10133cc0d3a3e2f03d08698dc0c5dd237087573"
 CGROUPS = [l.split()[4] for l in open("/proc/self/mountinfo") if " - cgroup" in l]
 
 
@@ -89,11 +90,13 @@ class Instance:
         os.chmod(self.dir, 0o755)
         self.name = "n" + os.urandom(4).hex()
         self.state, self.run, self.cache = (f"{self.dir}/{n}" for n in ("state", "run", "cache"))
-        for d in (self.state + "/data", self.run, self.cache, self.dir + "/lib"):
+        for d in (self.state + "/data", self.state + "/keys", self.run, self.cache, self.dir + "/lib"):
             os.makedirs(d)
+        with open(self.state + "/keys/root.pub", "w") as f:
+            f.write(ROOT_KEY + "\n")
         os.chmod(self.run, 0o755)
         open(self.run + "/faults.log", "w").close()
-        for program in ("node-manager", "jail-init", "spaced-host"):
+        for program in ("node-manager", "jail-init", "spaced-host", "netgtw"):
             shutil.copy(f"{lib}/{program}", f"{self.dir}/lib/{program}")
         image = f"{self.state}/storage.img"
         run("truncate", "-s", size, image)
@@ -114,6 +117,7 @@ class Instance:
             "worker": "01234567-89ab-4def-8123-456789abcdef", "accel": "tcg", "api_listen": "tcp:127.0.0.1:1",
             "domain": "localhost", "max_sandboxes": 16, "kernel": kernel + "/vmlinuz", "initrd": self.dir + "/initrd.gz",
             "base_image": self.base, "template_id": "base-0123456789abcdef",
+            "network": {"allow": ["10.77.0.0/16", "fd77::/16"], "nameservers": ["9.9.9.9"]},
         }
         self.conf = self.run + "/conf.json"
         with open(self.conf, "w") as f:
@@ -190,6 +194,10 @@ def spawn(nm, n=1, generation=1, mode="boot", template="t", accel="tcg", memory=
 
 def destroy(nm, n=1, generation=1):
     nm.call("destroy", sandbox=sandbox(n), generation=generation)
+
+
+def gateway(nm, n=1, generation=1, internet=True):
+    return nm.call("gateway", sandbox=sandbox(n), generation=generation, internet=internet)[0]
 
 
 def close_all(fds):
@@ -331,8 +339,7 @@ class NodeManagerTest(unittest.TestCase):
         links = {l["ifname"]: l for l in json.loads(inside)}
         self.assertEqual(sorted(links), ["lo", "tap0"])
         self.assertEqual(links["tap0"]["address"], "02:00:00:00:00:01")
-        self.assertEqual([a["local"] for a in links["tap0"]["addr_info"]], ["10.0.2.2"])
-        self.assertNotIn("UP", links["lo"]["flags"])
+        self.assertEqual([a["local"] for a in links["tap0"]["addr_info"]], ["10.0.2.2", "fd53:5041:4345::2"])
         self.assertEqual(run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "ss", "-Hlntu"), "")
         self.assertEqual(run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "cat", "/proc/sys/net/ipv4/ip_forward"), "0")
         close_all(fds)
@@ -457,6 +464,265 @@ class NodeManagerTest(unittest.TestCase):
             self.assertIsNotNone(start_time(r["init_pid"])) if what != "all" else self.assertEqual(self.i.processes(), [])
             close_all(fds)
             destroy(self.nm)
+
+    # -- the gateway
+
+    def gateway_of(self, n=1, generation=1, **kw):
+        """A sandbox with its gateway: (spawn's answer, gateway's answer, {role: pid})."""
+        self.disk(n)
+        r, fds = spawn(self.nm, n, generation)
+        close_all(fds)
+        return r, *self.new_gateway(n, generation, **kw)
+
+    def new_gateway(self, n=1, generation=1, **kw):
+        g = gateway(self.nm, n, generation, **kw)
+        pids = {self.role(p): p for p in self.gateway_pids(n, generation)}
+        self.assertEqual((sorted(pids), pids["main"]), (["inside", "main", "outside"], g["pid"]))
+        return g, pids
+
+    def gateway_pids(self, n=1, generation=1):
+        path = next(p for c in CGROUPS if os.path.exists(p := f"{c}/space-{self.i.name}/{sandbox(n)}.{generation}/gateway/cgroup.procs"))
+        with open(path) as f:
+            return [int(l) for l in f if start_time(int(l)) is not None]
+
+    @staticmethod
+    def words(pid):
+        with open(f"/proc/{pid}/cmdline") as f:
+            return f.read().rstrip("\0").split("\0")
+
+    def role(self, pid):
+        w = self.words(pid)
+        return w[w.index("--role") + 1]
+
+    def event(self):
+        m = json.loads(self.nm.sock.recv(65536))
+        return m["ev"], m["a"]["who"], m["a"]["status"]
+
+    def no_event(self):
+        self.nm.sock.settimeout(0.7)             # an end is told within half a second
+        self.assertRaises(TimeoutError, self.nm.sock.recv, 65536)
+        self.nm.sock.settimeout(60)
+
+    def test_gateway(self):
+        """Three processes of one uid and no right, each in its network namespace; nothing else of the host."""
+        r, g, pids = self.gateway_of()
+        self.assertEqual((g["uid"], g["start"]), (r["vmm_uid"] + 2, start_time(g["pid"])))
+        netns = os.stat(f"{self.i.run}/nm/netns/{sandbox()}.1").st_ino
+        net = {w: os.stat(f"/proc/{p}/ns/net").st_ino for w, p in pids.items()}
+        self.assertEqual((net["inside"], net["outside"]), (netns, os.stat("/proc/self/ns/net").st_ino))
+        self.assertNotIn(net["main"], (netns, net["outside"], os.stat(f"/proc/{r['vmm_pid']}/ns/net").st_ino))
+        with open(f"/proc/{g['pid']}/net/dev") as f:
+            self.assertEqual([l.split(":")[0].strip() for l in f.readlines()[2:]], ["lo"])
+        for n in ("pid", "ipc", "uts"):
+            of = {os.readlink(f"/proc/{p}/ns/{n}") for p in pids.values()}
+            self.assertEqual(len(of), 1, n)
+            self.assertFalse(of & {os.readlink(f"/proc/{p}/ns/{n}") for p in (os.getpid(), r["vmm_pid"])}, n)
+        self.assertEqual(len({os.readlink(f"/proc/{p}/ns/mnt") for p in (*pids.values(), os.getpid())}), 4)
+        for who, pid in pids.items():
+            with open(f"/proc/{pid}/status") as f:
+                s = dict(l.split(":\t", 1) for l in f.read().splitlines() if ":\t" in l)
+            self.assertEqual((s["Uid"].split(), s["Gid"].split(), s["Groups"].strip()), ([str(g["uid"])] * 4, [str(g["uid"])] * 4, ""), who)
+            for c in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+                self.assertEqual(int(s[c], 16), 0, (who, c))
+            self.assertEqual((s["NoNewPrivs"], s["Seccomp"], s["Threads"]), ("1", "2", "1"), who)
+            self.assertEqual(os.listdir(f"/proc/{pid}/root"), ["netgtw"], who)
+            with open(f"/proc/{pid}/mountinfo") as f:
+                (mount,) = [l.split() for l in f]
+            self.assertTrue({"ro", "nosuid", "nodev"} <= set(mount[5].split(",")), (who, mount))
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                self.assertEqual(f.read(), b"", who)
+            with open(f"/proc/{pid}/limits") as f:
+                limits = f.read()
+            for limit in ("core file size", "file size", "locked memory", "msgqueue size"):
+                self.assertRegex(limits, rf"Max {limit} +0 +0", who)
+        for c in CGROUPS:
+            for name in ("memory.limit_in_bytes", "memory.max", "pids.max"):
+                p = f"{c}/space-{self.i.name}/{sandbox()}.1/gateway/{name}"
+                if os.path.exists(p):
+                    with open(p) as f:
+                        self.assertEqual(int(f.read()), 8 if name == "pids.max" else 128 << 20)
+
+    def test_gateway_words(self):
+        """What each is told: outside alone knows what the operator opened, main alone the key."""
+        _, g, pids = self.gateway_of(internet=False)
+        common = ["--sandbox", sandbox(), "--generation", "1"]
+        self.assertEqual(self.words(pids["inside"]), ["netgtw", "--role", "inside", *common])
+        self.assertEqual(self.words(pids["main"]), ["netgtw", "--role", "main", *common, "--peer-uid", str(SBX), "--root-key", ROOT_KEY,
+                                                   "--worker", "01234567-89ab-4def-8123-456789abcdef"])
+        self.assertEqual(self.words(pids["outside"]), ["netgtw", "--role", "outside", *common, "--internet", "no", "--nameserver", "9.9.9.9",
+                                                      "--allow", "10.77.0.0/16", "--allow", "fd77::/16"])
+        _, pids = self.new_gateway()
+        self.assertIn("--internet yes", " ".join(self.words(pids["outside"])))
+        # The key of the first gateway stays: another one that is offered later is not taken.
+        with open(self.i.state + "/keys/root.pub", "r+") as f:
+            f.write("ff")
+        _, pids = self.new_gateway()
+        self.assertIn(ROOT_KEY, self.words(pids["main"]))
+        with open(self.i.state + "/keys/root.pub", "w") as f:
+            f.write(ROOT_KEY + "\n")
+
+    def test_gateway_sockets(self):
+        """Who connects sees the main process; in the sandbox's namespace two listeners and two sockets for names."""
+        _, g, pids = self.gateway_of()
+        for name, kind in (("gtw.sock", socket.SOCK_STREAM), ("gtwctl.sock", socket.SOCK_SEQPACKET)):
+            path = f"{self.i.run}/sbx/{sandbox()}.1/{name}"
+            st = os.stat(path)
+            self.assertEqual((st.st_uid, st.st_gid, st.st_mode & 0o777), (SBX, SBX, 0o600))
+            with socket.socket(socket.AF_UNIX, kind) as s:
+                s.connect(path)
+                pid, uid, gid = struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                self.assertEqual((pid, uid, gid), (g["pid"], g["uid"], g["uid"]))
+        listening = run("nsenter", f"--net={self.i.run}/nm/netns/{sandbox()}.1", "ss", "-Hlntu").splitlines()
+        self.assertEqual(sorted((l.split()[0], l.split()[4]) for l in listening),
+                         [("tcp", "0.0.0.0:15001"), ("tcp", "[::]:15001"), ("udp", "0.0.0.0:53"), ("udp", "[::]:53")])
+        fds = lambda who: sorted(int(f) for f in os.listdir(f"/proc/{pids[who]}/fd") if not os.readlink(f"/proc/{pids[who]}/fd/{f}").startswith("anon_inode"))
+        self.assertEqual([fds(w) for w in ("main", "inside", "outside")], [list(range(10)), list(range(6)), list(range(5))])
+        for who in pids:
+            for f in range(3):
+                self.assertRegex(os.readlink(f"/proc/{pids[who]}/fd/{f}"), r"^(/dev/null|pipe:\[\d+\])$")
+
+    def test_gateway_verify(self):
+        """B-4: what is said of the gateway is asked for apart, and its end is not the sandbox's."""
+        r, g, pids = self.gateway_of()
+        args = dict(sandbox=sandbox(), generation=1, bridge_pid=0, gateway_pid=g["pid"])
+        self.nm.call("verify", **args)
+        self.refused("gateway-peer", "verify", **{**args, "gateway_pid": pids["outside"]})
+        self.refused("gateway-peer", "verify", **{**args, "gateway_pid": r["bridge_pid"]})
+        self.refused("bridge-peer", "verify", **{**args, "bridge_pid": g["pid"]})
+        path = f"{self.i.run}/sbx/{sandbox()}.1/gtw.sock"
+        os.rename(path, path + ".old")
+        self.refused("socket-replaced", "verify", **args)
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(path)
+            self.refused("socket-replaced", "verify", **args)
+        self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+        os.rename(path + ".old", path)
+        exe = f"{self.i.state}/data/gateway/" + os.listdir(self.i.state + "/data/gateway")[0] + "/netgtw"
+        os.chmod(exe, 0o755)
+        self.refused("executable-changed", "verify", **args)
+        os.chmod(exe, 0o555)
+        g, _ = self.new_gateway()
+        self.refused("gateway-peer", "verify", **args)
+        args["gateway_pid"] = g["pid"]
+        self.nm.call("verify", **args)
+        self.nm.call("kill", sandbox=sandbox(), generation=1, what="gateway")
+        self.assertEqual(self.event(), ("exited", "gateway", signal.SIGKILL))
+        self.refused("process-gone", "verify", **args)
+        self.refused("process-gone", "kill", sandbox=sandbox(), generation=1, what="gateway")
+        self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+
+    def test_gateway_ends_as_one(self):
+        """SIGKILL of any of the three ends all; it is told once; the sandbox goes on and gets another one."""
+        r, g, pids = self.gateway_of()
+        for who in ("main", "inside", "outside"):
+            with self.subTest(who):
+                os.kill(pids[who], signal.SIGKILL)
+                self.assertEqual(self.event()[:2], ("exited", "gateway"))
+                wait_for("all three are gone", lambda: self.gateway_pids() == [])
+                self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+                self.assertEqual([i["state"] for i in self.nm.list() if i["kind"] == "execution"], ["alive"])
+                g, pids = self.new_gateway()
+        self.no_event()
+
+    def test_gateway_again(self):
+        """A new one in place of one that lives: that one is gone before, and nothing is told of it."""
+        _, g, pids = self.gateway_of()
+        for _ in range(3):
+            before = {p: start_time(p) for p in pids.values()}
+            g, pids = self.new_gateway()
+            self.assertFalse([p for p, t in before.items() if start_time(p) == t])
+        # Also one whose processes do not run.
+        for p in pids.values():
+            os.kill(p, signal.SIGSTOP)
+        g, pids = self.new_gateway()
+        self.no_event()
+        self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=0, gateway_pid=g["pid"])
+
+    def test_gateway_adoption(self):
+        r, g, pids = self.gateway_of()
+        self.i.kill()
+        self.i.up()
+        self.reconnect()
+        args = dict(sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"], gateway_pid=g["pid"])
+        self.nm.call("verify", **args)
+        os.kill(pids["inside"], signal.SIGKILL)
+        self.assertEqual(self.event(), ("exited", "gateway", -1))
+        # It ends while node-manager is away.
+        g, pids = self.new_gateway()
+        self.i.kill()
+        os.kill(pids["main"], signal.SIGKILL)
+        self.i.up()
+        self.reconnect()
+        self.refused("process-gone", "verify", **{**args, "gateway_pid": g["pid"]})
+        self.nm.call("verify", **{**args, "gateway_pid": 0})
+        self.new_gateway()
+
+    GATEWAY_STEPS = ("begin", "sockets", "net", "jail", "record", "recorded", "answer")
+
+    def test_failpoints_of_gateway(self):
+        """At every step: an error, no gateway, an unharmed sandbox, and the next try works."""
+        r, _, _ = self.gateway_of()
+        for action in ("crash", "error 5"):
+            for step in self.GATEWAY_STEPS[:None if action == "error 5" else -1]:
+                with self.subTest(step=step, action=action):
+                    self.i.failpoints(f"nm.gateway.{step} {action} 1")
+                    self.assertRaises(NmError, gateway, self.nm)
+                    self.i.failpoints()
+                    wait_for("nothing is left of it", lambda: self.gateway_pids() == [])
+                    self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+                    self.new_gateway()
+        self.no_event()
+
+    def test_node_manager_dies_while_making_a_gateway(self):
+        r, _, _ = self.gateway_of()
+        for step in self.GATEWAY_STEPS[:-1]:
+            with self.subTest(step=step):
+                mark = os.path.getsize(self.i.run + "/faults.log")
+                self.i.failpoints(f"nm.gateway.{step} delay 3000 1")
+                self.nm.sock.send(json.dumps({"v": 1, "op": "gateway", "id": 1, "req": "t", "a": {"sandbox": sandbox(), "generation": 1, "internet": True}}).encode())
+                wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+                self.i.kill()
+                self.i.failpoints()
+                self.i.up()
+                self.reconnect()
+                # One that was recorded lives; of all others nothing does.
+                if step == "recorded":
+                    self.assertEqual(len(self.gateway_pids()), 3)
+                else:
+                    wait_for("nothing is left of it", lambda: self.gateway_pids() == [])
+                self.nm.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+                self.new_gateway()
+
+    def test_destroy_while_making_a_gateway(self):
+        self.gateway_of()
+        mark = os.path.getsize(self.i.run + "/faults.log")
+        self.i.failpoints("nm.gateway.jail delay 5000 1")
+        with self.i.nm() as other:
+            other.sock.send(json.dumps({"v": 1, "op": "gateway", "id": 900, "req": "t", "a": {"sandbox": sandbox(), "generation": 1, "internet": True}}).encode())
+            wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+            self.refused("busy", "gateway", sandbox=sandbox(), generation=1, internet=True)
+            destroy(self.nm)
+            self.assertIn("e", json.loads(other.sock.recv(65536)))
+        self.assertEqual(self.i.remains(), [])
+
+    def test_gateway_refused(self):
+        self.refused("execution-gone", "gateway", sandbox=sandbox(), generation=1, internet=True)
+        r, _, _ = self.gateway_of()
+        self.refused("execution-gone", "gateway", sandbox=sandbox(), generation=2, internet=True)
+        self.nm.call("kill", sandbox=sandbox(), generation=1, what="all")
+        while self.event()[1] != "init":
+            pass
+        self.refused("execution-gone", "gateway", sandbox=sandbox(), generation=1, internet=True)
+        # The guest is gone, its gateway goes with the rest.
+        self.assertEqual(len(self.gateway_pids()), 3)
+        destroy(self.nm)
+        for args in (dict(sandbox="../" + sandbox()[3:], generation=1, internet=True), dict(sandbox=sandbox(), generation=0, internet=True),
+                     dict(sandbox=sandbox(), generation=1), dict(sandbox=sandbox(), generation=1, internet=1)):
+            with self.i.nm() as other:
+                with self.assertRaises((ConnectionError, NmError), msg=args) as e:
+                    other.call("gateway", **args)
+                if isinstance(e.exception, NmError):
+                    self.assertEqual(other.sock.recv(1), b"", args)
 
     def test_out_of_order(self):
         """Each closes the peer, and only that one."""
@@ -735,8 +1001,10 @@ class NodeManagerTest(unittest.TestCase):
             for n in range(1, 11):
                 _, fds = spawn(self.nm, n, generation)
                 close_all(fds)
+                for _ in range(2):
+                    gateway(self.nm, n, generation)
             kinds = [i["kind"] for i in self.nm.list()]
-            self.assertEqual([kinds.count(k) for k in ("execution", "process", "netns", "mount", "socket")], [10, 30, 10, 10, 10])
+            self.assertEqual([kinds.count(k) for k in ("execution", "process", "netns", "mount", "socket")], [10, 60, 10, 10, 10])
             for n in range(1, 11):
                 destroy(self.nm, n, generation)
                 self.nm.call("disk-delete", sandbox=sandbox(n))
