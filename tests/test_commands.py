@@ -156,6 +156,12 @@ class Commands(unittest.TestCase):
         self.assertEqual(e.exception.args[0]["code"], "deadline_exceeded")
         node.wait_for("no sleep is left", lambda: self.run_sh("pgrep -fc '^sleep 7773'")[0].strip() == "0")
 
+    def test_locked_memory(self):
+        """The agent's memory is locked whatever user it acts as; what it starts has the kernel's usual limit."""
+        limits = connect.run(self.node, self.box, "cat /proc/1/limits; ulimit -l", user="root")[0]
+        self.assertRegex(limits, r"Max locked memory +unlimited +unlimited")
+        self.assertEqual(limits.splitlines()[-1], "8192")
+
     def test_users_cwd_and_environment(self):
         s = connect.start(self.node, self.box, "/bin/bash", "-c", "id -un; echo $A $HOME", stdin=False, env={"A": "b c"}, user="root")
         self.assertEqual(s.collect()[0], b"root\nb c /root\n")

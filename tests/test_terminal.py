@@ -8,6 +8,7 @@ import threading
 import unittest
 
 from harness import node
+from harness.memory import COUNTS
 from harness.websocket import CLOSE, PING, PONG, TEXT, Closed, Refused, Terminal, WebSocket
 
 PROTOCOL = "space.terminal.v1"
@@ -194,7 +195,8 @@ class Frames(unittest.TestCase):
         with self.assertRaises(TimeoutError):
             while sent < 64 << 20:
                 sent += t.sock.send(data)
-        self.assertLess(memory() - before, 4 << 20)
+        if COUNTS:
+            self.assertLess(memory() - before, 4 << 20)
         t.sock.close()
 
     def test_pings_and_pieces(self):
@@ -359,7 +361,8 @@ class Slow(unittest.TestCase):
         while last[-1] != last[-2]:                                      # until it waits
             last.append(self.written())
             self.assertLess(last[-1], self.HELD_MAX, "the command does not wait for the client")
-        self.assertLess(self.memory() - before, 4 << 20)
+        if COUNTS:
+            self.assertLess(self.memory() - before, 4 << 20)
         t.sock.close()
 
     def test_a_window(self):

@@ -3,8 +3,8 @@
  *
  * Theory of operation. The loop's thread supervises: signals, the daemons (up_proc.c). What takes
  * time runs as a story in one worker thread: prepare (storage, image, keys) -> daemons -> template
- * -> first key -> demonstration -> wait; at the end: stop all sandboxes -> daemons -> unmount ->
- * remove the run folder.
+ * -> first key -> demonstration -> wait; at the end: stop all sandboxes -> daemons (before
+ * node-manager ends, it destroys what could not be stopped) -> unmount -> remove the run folder.
  *
  * One `up` per instance: a lock on RUN/../<instance>.lock is held for as long as it runs; `down`
  * signals its holder. When `up` was killed the lock is free and things are left over: the next `up`
@@ -446,11 +446,22 @@ static void all_ended(void *arg)
 	loop_stop(u->loop);
 }
 
+static void nearly_ended(void *arg)
+{
+	struct up *u = arg;
+	struct err e = { 0 };
+
+	if (up_destroy_left(u->cli, &u->conf, &e) < 0) {
+		up_say(u->cli, "%s", e.text);
+		u->failed = true;
+	}
+}
+
 static void stop_done(void *arg)
 {
 	struct up *u = arg;
 
-	up_proc_end(u->procs, all_ended, u);
+	up_proc_end(u->procs, nearly_ended, all_ended, u);
 }
 
 static void begin_end(struct up *u)

@@ -8,6 +8,7 @@
  * up_net.c   what gateways may reach: opened ranges, name servers
  * up_keys.c  signing keys, key bundle, API keys (`space key`)
  * up_proc.c  the daemons: start, restart with back-off, end
+ * up_left.c  what nobody could stop in order
  * up_demo.c  the main job in front of the user's eyes
  */
 #ifndef CLI_UP_H
@@ -90,8 +91,13 @@ int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_p
 		struct err *e);
 int up_proc_start(struct up_proc *p, struct err *e);
 void up_proc_reap(struct up_proc *p);                                                            /* on SIGCHLD */
-void up_proc_end(struct up_proc *p, void (*done)(void *arg), void *arg);                         /* SIGTERM, after 5 s SIGKILL */
+/*
+ * SIGTERM, after 5 s SIGKILL, in reverse order. alone: node-manager is the last that still runs.
+ */
+void up_proc_end(struct up_proc *p, void (*alone)(void *arg), void (*done)(void *arg), void *arg);
 void up_proc_free(struct up_proc *p);
+
+int up_destroy_left(struct cli *c, const struct conf *k, struct err *e);
 
 int up_demo(struct cli *c, struct err *e);
 

@@ -49,7 +49,7 @@ struct up_proc {
 	bool ending;
 	int end_at;                   /* index of the one that is ending; counts down */
 	struct loop_timer end_timer;
-	void (*done)(void *arg);
+	void (*alone)(void *arg), (*done)(void *arg);
 	void *done_arg;
 };
 
@@ -272,13 +272,16 @@ static void end_next(struct up_proc *s)
 		s->done(s->done_arg);
 		return;
 	}
+	if (s->end_at == 0)
+		s->alone(s->done_arg);
 	kill(s->procs[s->end_at].pid, SIGTERM);
 	loop_timer_set(s->loop, &s->end_timer, END_GRACE_MS, end_hard, s);
 }
 
-void up_proc_end(struct up_proc *s, void (*done)(void *arg), void *arg)
+void up_proc_end(struct up_proc *s, void (*alone)(void *arg), void (*done)(void *arg), void *arg)
 {
 	s->ending = true;
+	s->alone = alone;
 	loop_timer_stop(&s->log_timer);
 	s->done = done;
 	s->done_arg = arg;

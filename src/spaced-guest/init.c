@@ -276,12 +276,24 @@ void init_epoch(struct agent *a, const struct mux_epoch *epoch)
 		 F_STR("execution", same ? "known" : "new"));
 }
 
+/* The node is told how old the clock's setting is by now, and so learns what the way here took. */
+static void answer_set(struct req *r, int64_t since_ms)
+{
+	char age[24];
+	const struct http_field fields[] = { { "Space-Clock-Age-Ms", age }, { NULL, NULL } };
+
+	str_format(age, sizeof(age), "%lld", (long long)(clock_mono_ms() - since_ms));
+	req_start(r, 204, NULL, fields, 0);
+	req_finish(r);
+}
+
 void init_handle(struct req *r, const char *body, size_t n)
 {
 	struct agent *a = r->a;
 	int (*const *steps)(struct agent *a, const struct init_req *q, struct err *e);
 	struct init_req q = { 0 };
 	struct err e = { 0 };
+	int64_t begin_ms = clock_mono_ms();
 	int ret = decode_init(body, n, &q, &e);
 
 	if (ret < 0) {
@@ -306,7 +318,7 @@ void init_handle(struct req *r, const char *body, size_t n)
 			log_info(resumed ? "resumed" : "initialised", F_REQ(r->id),
 				 F_STR("sandbox", a->sandbox),
 				 F_UINT("generation", q.generation));
-			req_answer(r, 204, NULL, NULL, 0);
+			answer_set(r, begin_ms);
 		}
 	}
 	init_req_done(&q);

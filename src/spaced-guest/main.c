@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/signalfd.h>
@@ -105,16 +106,19 @@ static int watch_signals(struct agent *a, struct signals *s)
 
 /*
  * The agent goes on when the workload eats all memory: locked as it is touched, and never chosen by
- * the OOM killer.
+ * the OOM killer. All of its address space counts as locked, and while it acts as a user it has no
+ * CAP_IPC_LOCK: with a limit, its next allocation would fail there (mlock(2)).
  */
 static void protect(void)
 {
+	const struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY };
 	int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 
 	if (fd >= 0 && write(fd, "-1000", 5) != 5)
 		log_warn("no protection from the OOM killer");
 	fd_close(fd);
-	if (mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) < 0)
+	if (setrlimit(RLIMIT_MEMLOCK, &none) < 0 ||
+	    mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) < 0)
 		log_warn("memory is not locked", F_INT("errno", errno));
 }
 

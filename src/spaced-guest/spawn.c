@@ -133,6 +133,9 @@ static int set_fds(const struct spawn *s)
 	return 0;
 }
 
+/* The kernel's own (MLOCK_LIMIT); the agent has none (main.c). */
+#define MEMLOCK_MAX (8u << 20)
+
 static void reset_process(void)
 {
 	struct sigaction dfl = { .sa_handler = SIG_DFL };
@@ -149,6 +152,7 @@ static void reset_process(void)
 		close(fd);
 	}
 	setpriority(PRIO_PROCESS, 0, 0);
+	setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ MEMLOCK_MAX, MEMLOCK_MAX });
 	umask(022);
 }
 

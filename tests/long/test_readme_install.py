@@ -12,6 +12,9 @@ class Install(test_readme.Readme):
     def installed(self):
         pass
 
+    def said(self, text):
+        self.assertEqual(text.count(test_readme.LOOP), 2, text)         # between what the installers say
+
 
 if __name__ == "__main__":
     unittest.main()
