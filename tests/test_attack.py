@@ -291,7 +291,7 @@ class TakenOver(Base):
         try:
             record = self.node.record(box)
             plain = r"/dev/null|anon_inode:\[(eventpoll|eventfd|signalfd)\]|socket:\[\d+\]|pipe:\[\d+\]"
-            allowed = {"init": r"/dev/null|socket:\[\d+\]", "bridge": plain,
+            allowed = {"init": r"/dev/null|socket:\[\d+\]", "bridge": plain, "gateway": plain,
                        "vmm": plain + rf"|/dev/net/tun|/dev/kvm|anon_inode:kvm.*|/mem|{re.escape(self.node.state)}/data/sandboxes/{box}/rootfs\.img"}
             for who, pattern in allowed.items():
                 folder = f"/proc/{record[who + '_pid']}/fd"
@@ -301,7 +301,7 @@ class TakenOver(Base):
             self.node.kill(box)
 
     def test_stopped_processes_hold_nobody_up(self):
-        for who in ("bridge", "vmm", "init"):
+        for who in ("bridge", "vmm", "init", "gateway"):
             with self.subTest(who):
                 box = self.node.create()
                 pid = self.node.record(box)[who + "_pid"]
@@ -445,13 +445,15 @@ LIES = {
     "template": ["evil", "base", "..", "../x", "a/b", "-x", "x" * 64, ".new"],
     "generation": [1, 2, 0, -1, 2**53 + 1, 2**63 - 1, 2**64, 1.5, "1", None, True],
     "memory_mib": [512, 0, 1, 2**40, -1], "vcpus": [1, 0, 2**40], "cursor": [0, 2**63 - 1, -1], "bridge_pid": [0, 1, 2**63 - 1],
-    "mode": ["boot", "restore", "template", "probe", "x"], "accel": ["tcg", "kvm", "x"], "what": ["bridge", "vmm", "all", "x"],
+    "gateway_pid": [0, 1, 2**63 - 1], "internet": [True, False, 1, None],
+    "mode": ["boot", "restore", "template", "probe", "x"], "accel": ["tcg", "kvm", "x"], "what": ["bridge", "vmm", "gateway", "all", "x"],
     "manifest": [{}, {"a": "b" * 60000}, [1], "x"],
 }
 OPS = {
     "list": ["cursor"], "stats": [], "disk-create": ["sandbox", "template"], "disk-delete": ["sandbox"], "kill": ["sandbox", "generation", "what"],
     "spawn": ["sandbox", "generation", "template", "mode", "accel", "memory_mib", "vcpus"], "qmp-open": ["sandbox", "generation"],
-    "channel-open": ["sandbox", "generation"], "verify": ["sandbox", "generation", "bridge_pid"], "destroy": ["sandbox", "generation"],
+    "channel-open": ["sandbox", "generation"], "verify": ["sandbox", "generation", "bridge_pid", "gateway_pid"],
+    "gateway": ["sandbox", "generation", "internet"], "destroy": ["sandbox", "generation"],
     "template-begin": ["template"], "template-commit": ["template", "manifest"], "template-drop": ["template"], "template-import": ["template"],
     "template-manifest": ["template"], "nothing-of-the-kind": [],
 }

@@ -1,5 +1,5 @@
 """
-The jails from inside (S-1): a program takes the place of the bridge and of the VMM and tries what each must not see, open, connect to,
+The jails from inside (S-1): a program takes the place of the bridge, of the VMM and of the gateway, and tries what each must not see, open, connect to,
 signal or trace. Two walls are looked at apart: everything together, exactly as the real program runs ("as it runs"); and the namespaces,
 root, uid and capabilities alone, without the system call filter in front of them ("unfiltered").
 
@@ -291,6 +291,47 @@ class Jail(unittest.TestCase):
     def test_vmm_unfiltered(self):
         self.check_unfiltered("vmm")
 
+    # -- the gateway: what its three processes can do as they run is in test_net_taken_over.py
+
+    def check_gateway_unfiltered(self, role):
+        """
+        Files, rights, other processes, Unix sockets, for each of the three. What keeps the three from each other is the filter alone: they share
+        a uid and a PID namespace, whose process 1 is main. Where their network sockets lead: test_net_taken_over.py.
+        """
+        target = self.node.create()
+        rec, pids = self.node.record(target), self.node.gateway(target)
+        siblings = ("ptrace(1)", "process_vm_readv(1)", "kill(jail-init)", "pidfd_open(1)", "kcmp")
+
+        def enter():
+            i = intruder.beside(pids[role], cap.INTRUDER)
+            i.other, i.daemon = rec["bridge_pid"], self.node.pid_of("sbx-manager")
+            return i
+
+        i = enter()
+        try:
+            calls = {n: t for n, t in CALLS.items() if n not in siblings}
+            connects = {n: t for n, t in self.connect_tries().items() if role == "main" or "/" in n or "abstract" in n}
+            names = i.names("/")
+            self.results.append({"place": f"gateway {role}", "how": "unfiltered", "try": "names in the root", "result": names, "right": names == ["netgtw"]})
+            self.assertEqual(names, ["netgtw"])
+            wrong, i = self.table(f"gateway {role}", "unfiltered", {**calls, **self.open_tries(), **connects}, i, enter)
+            seen = [p for p in range(1, 600) if i.call("kill", p, 0) != "ESRCH"]
+            self.assertLessEqual(len(seen), 3 + 2, f"more than its own processes: {seen}")
+        finally:
+            i.close()
+            self.assertEqual(self.node.sh(target, "echo unharmed"), "unharmed\n")
+            self.node.kill(target)
+        self.assertEqual(wrong, [])
+
+    def test_gateway_main_unfiltered(self):
+        self.check_gateway_unfiltered("main")
+
+    def test_gateway_inside_unfiltered(self):
+        self.check_gateway_unfiltered("inside")
+
+    def test_gateway_outside_unfiltered(self):
+        self.check_gateway_unfiltered("outside")
+
     # -- what the host sees of them
 
     def check_process(self, who, pid):
@@ -358,7 +399,7 @@ class Jail(unittest.TestCase):
 
     def test_cgroup_limits_are_there(self):
         rec = self.node.record(self.neighbour)
-        for who in ("vmm", "bridge"):
+        for who in ("vmm", "bridge", "gateway"):
             with open(f"/proc/{rec[who + '_pid']}/cgroup") as f:
                 paths = [line.strip().split(":", 2) for line in f]
             ours = [p for p in paths if p[2].endswith(f"/{self.neighbour}.1/{who}")]

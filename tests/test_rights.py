@@ -112,12 +112,13 @@ class Rights(unittest.TestCase):
         rec = self.node.record(self.box)
         base = rec["vmm_uid"]
         self.assertEqual((base - self.node.uid_base) % 4, 0)
-        for who, uid in (("vmm", base), ("bridge", base + 1), ("init", base + 3)):
+        for who, uid in (("vmm", base), ("bridge", base + 1), ("gateway", base + 2), ("init", base + 3)):
             with self.subTest(who):
                 pid = rec[who + "_pid"]
                 self.check(who, pid, uid, uid)
                 # node-manager's filter, the jail's on top of it, and what QEMU adds by -sandbox.
                 self.assertEqual(fields(f"/proc/{pid}/status")["Seccomp_filters"], "3" if who == "vmm" else "2")
+                # Those of the gateway belong to other network namespaces than its own, which is empty.
                 self.assertEqual(sockets(pid), {})
 
     def test_network_sockets(self):
@@ -135,6 +136,7 @@ class Rights(unittest.TestCase):
         """The kernel lets what was waited for go on by a system call of its own, restart_syscall."""
         rec = self.node.record(self.box)
         pids = [rec[who + "_pid"] for who in ("vmm", "bridge", "init")] + [self.node.pid_of(d) for d in node.DAEMONS]
+        pids += self.node.gateway(self.box).values()
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
             try:

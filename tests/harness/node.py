@@ -248,6 +248,18 @@ class Node:
                         return json.load(f)
         return None
 
+    def gateway(self, sandbox, generation=None):
+        """{role: pid} of the three processes of an execution's gateway."""
+        main = self.record(sandbox, generation)["gateway_pid"]
+        with open(f"/proc/{main}/task/{main}/children") as f:
+            pids = [main, *map(int, f.read().split())]
+        roles = {}
+        for pid in pids:
+            with open(f"/proc/{pid}/cmdline") as f:
+                words = f.read().split("\0")
+            roles[words[words.index("--role") + 1]] = pid
+        return roles
+
     def failpoints(self, *lines):
         path = f"{self.run}/failpoints"
         if not lines:

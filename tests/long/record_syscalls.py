@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 from harness import calls       # noqa: E402
 
 DAEMONS = ("node-manager", "sbx-manager", "node-api", "space-api", "space-control")
-JAILED = {"qemu-system-x86": "VMM", "spaced-host": "bridge", "jail-init": "jail-init"}
+JAILED = {"qemu-system-x86": "VMM", "spaced-host": "bridge", "jail-init": "jail-init", "netgtw": "gateway"}
 # A program of the test's own stands where a VMM, a bridge or a daemon would.
 LEFT_OUT = ("test_jail",)
 
@@ -44,16 +44,34 @@ LISTS = (
     ("space-control", "src/control/main.c", "syscalls", ("space-control",)),
     ("jail-init", "src/node-manager/filters.c", "init_syscalls", ("jail-init",)),
     ("bridge", "src/spaced-host/syscalls.h", "bridge_syscalls", ("bridge",)),
+    # Its three processes have one name: an entry counts as used when one of them used it.
+    ("gateway, all", "src/netgtw/syscalls.h", "gtw_common_syscalls", ("gateway",)),
+    ("gateway, main", "src/netgtw/syscalls.h", "gtw_main_syscalls", ("gateway",)),
+    ("gateway, main, with rules", "src/netgtw/syscalls.h", "gtw_main_rules", ("gateway",)),
+    ("gateway, inside", "src/netgtw/syscalls.h", "gtw_inside_syscalls", ("gateway",)),
+    ("gateway, inside, with rules", "src/netgtw/syscalls.h", "gtw_inside_rules", ("gateway",)),
+    ("gateway, outside", "src/netgtw/syscalls.h", "gtw_outside_syscalls", ("gateway",)),
+    ("gateway, outside, with rules", "src/netgtw/syscalls.h", "gtw_outside_rules", ("gateway",)),
     ("VMM", "src/vmm/qemu_argv.c", "qemu_syscalls", ("VMM",)),
     ("VMM under KVM", "src/vmm/qemu_argv.c", "qemu_syscalls_kvm", ("VMM",)),
 )
 ENOSYS = ("clone3",)            # answered by the filter itself, so that the tracepoint never sees it
 
 
+def rules(text, name):
+    """The calls of a table of struct seccomp_rule, each once; macros of rules in it are looked up."""
+    body = re.search(r"\b" + name + r"\[\]\s*=\s*\{(.*?)\n?\};", text, re.S).group(1)
+    for macro in re.findall(r"\b[A-Z][A-Z0-9_]+_RULES\b", body):
+        body += re.search(r"#define " + macro + r"\b((?:.*\\\n)*.*)", text).group(1)
+    return [(call, "") for call in dict.fromkeys(re.findall(r'\{\s*"(\w+)"', body))]
+
+
 def array(path, name):
     """[(entry, comment before its group)]"""
     with open(os.path.join(ROOT, path)) as f:
         text = f.read()
+    if name.endswith("_rules"):
+        return rules(text, name)
     body = re.search(r"\b" + name + r"\[\]\s*(?:,[^=;]*)?=\s*\{(.*?)\}", text, re.S).group(1)
     out, comment = [], ""
     for m in re.finditer(r"/\*(.*?)\*/|\"([^\"]+)\"|//[^\n]*", body, re.S):
