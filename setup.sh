@@ -46,7 +46,7 @@ RUN_PACKAGES=(
 CHECK_PACKAGES=(python3 python3-venv curl)
 
 # The long tests, the fuzzers, the benchmarks, man page checks.
-TEST_PACKAGES=(clang libclang-rt-14-dev llvm nginx-light wrk strace tmux git chromium)
+TEST_PACKAGES=(clang libclang-rt-14-dev llvm nginx-light libnginx-mod-stream wrk strace tmux git chromium)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
