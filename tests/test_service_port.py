@@ -109,8 +109,7 @@ class Base(unittest.TestCase):
     @classmethod
     def serve(cls, box, *ports):
         ports = " ".join(map(str, ports))
-        cls.node.sh(box, f"setsid python3 -S /tmp/server.py {ports} > /tmp/server.log 2>&1 < /dev/null & for i in $(seq 300); do grep -q ready /tmp/server.log && exit 0; "
-                         "sleep 0.1; done; cat /tmp/server.log; exit 1")
+        cls.node.sh(box, f"exec 3< <(exec setsid python3 -S /tmp/server.py {ports} 2>&1 < /dev/null); read -r -t 60 line <&3; [ \"$line\" = ready ] || {{ echo $line; exit 1; }}")
 
     def token(self, port, protocol="http", box=None, **changes):
         return self.signer.make(box or self.box, **{"pur": "service-port", "prt": port, "pro": protocol, **changes})

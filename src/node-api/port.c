@@ -16,7 +16,6 @@
 #include <string.h>
 #include <strings.h>
 #include "base/alloc.h"
-#include "base/fault.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "http/forward.h"
@@ -184,13 +183,8 @@ void node_port(struct node_call *c)
 {
 	struct sbx_admit a = { 0 };
 	struct err e = { 0 };
-	int r = FAULT("node.port");
 
-	if (r < 0)
-		err_set(&e, r, "The failpoint node.port is set.");
-	else
-		take_port(c, http_req_head(c->req), &e);
-	if (e.num || node_full(c->node, &e)) {
+	if (take_port(c, http_req_head(c->req), &e) < 0 || node_full(c->node, &e)) {
 		node_refuse(c, &e);
 		return;
 	}
