@@ -44,7 +44,7 @@ enum gtw_main_fd {
 };
 enum gtw_inside_fd { GTW_INSIDE_MAIN = 3, GTW_INSIDE_UDP4, GTW_INSIDE_UDP6, GTW_INSIDE_FD_END };
 enum gtw_outside_fd { GTW_OUTSIDE_MAIN = 3, GTW_OUTSIDE_RESOLVER, GTW_OUTSIDE_FD_END };
-#define GTW_MAIN_NOFILE 19456                /* RLIMIT_NOFILE of main (or the hard limit, when that is lower): two a flow or lease, 9,392 of them at most */
+#define GTW_MAIN_NOFILE 19456                /* RLIMIT_NOFILE of main (or the hard limit, when that is lower): two a flow or lease, 9,500 of them at most */
 #define GTW_LISTEN_BACKLOG 1024              /* of the tproxy listeners */
 
 #define GTW_NAMESERVERS_MAX 3

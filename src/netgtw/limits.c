@@ -10,7 +10,7 @@
 
 /* The most of connections and leases together is what main's descriptors suffice for (GTW_MAIN_NOFILE). */
 const struct limit_def limit_defs[LIMIT_COUNT] = {
-	[LIMIT_CONNECTIONS] = { "connections", 8192, 1, 8192 },
+	[LIMIT_CONNECTIONS] = { "connections", 7500, 1, 7500 },
 	[LIMIT_CONNECTIONS_RATE] = { "connections-per-s", 500, 0, RATE_MOST },
 	[LIMIT_DIALS] = { "dials", 1024, 1, 8192 },
 	[LIMIT_UP] = { "bytes-up-per-s", 0, 0, RATE_MOST },
@@ -18,7 +18,7 @@ const struct limit_def limit_defs[LIMIT_COUNT] = {
 	[LIMIT_DNS_RATE] = { "dns-per-s", 200, 0, RATE_MOST },
 	[LIMIT_DNS_PENDING] = { "dns-pending", 128, 1, 256 },
 	[LIMIT_DNS_TCP] = { "dns-tcp", 64, 1, 64 },
-	[LIMIT_LEASES] = { "leases", 1200, 1, 1200 },
+	[LIMIT_LEASES] = { "leases", 2000, 1, 2000 },
 	[LIMIT_LEASE_DIALS] = { "lease-dials", 256, 1, 1024 },
 };
 

@@ -125,12 +125,12 @@ static void test_bucket(void **state)
 
 static void test_limits(void **state)
 {
-	static const char *const bad[] = { "", "connections", "connections=", "connections=0", "connections=8193",
-					   "connection=1", "connections =1", "dns-per-s=-1", "leases=1201" };
+	static const char *const bad[] = { "", "connections", "connections=", "connections=0", "connections=7501",
+					   "connection=1", "connections =1", "dns-per-s=-1", "leases=2001" };
 	struct limits l;
 
 	limits_init(&l);
-	assert_int_equal(l.v[LIMIT_CONNECTIONS], 8192);
+	assert_int_equal(l.v[LIMIT_CONNECTIONS], 7500);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
 		if (limits_set(&l, bad[i], NULL) != -EINVAL)
 			fail_msg("%s was taken", bad[i]);
