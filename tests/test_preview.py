@@ -122,7 +122,7 @@ class Base(unittest.TestCase):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if alpn:
             context.set_alpn_protocols(alpn)
-        s = context.wrap_socket(socket.create_connection(("127.0.0.1", self.tls_port), timeout=60), server_hostname=name)
+        s = context.wrap_socket(socket.create_connection(("127.0.0.1", self.tls_port), timeout=60), server_hostname=name, suppress_ragged_eofs=False)
         self.addCleanup(s.close)
         return s
 
@@ -340,7 +340,7 @@ class Tls(Base):
             kind, flags, stream, payload = c.next()
             if kind == 1 and not got:
                 self.assertIn(b"\x88", payload[:4])      # :status 200
-                self.assertIn(b"x-path", payload)
+                self.assertIn(b"/h2", payload)
             trailers |= kind == 1 and bool(flags & 1)
             got += payload if kind == 0 else b""
             if kind in (0, 1) and i < len(sent) and len(got) == 1000 * i:
@@ -426,11 +426,9 @@ class Tls(Base):
         while b"one\n" not in data:
             data += s.recv(4096)
         self.node.kill(box)
-        with self.assertRaises(OSError):
-            while True:
-                part = s.recv(4096)
-                if not part:
-                    break
+        with self.assertRaises(OSError):                 # a reset, or at least no close_notify
+            while s.recv(4096):
+                pass
         self.assertNotIn(b"two", data)
 
     def test_plain_http_stays_here(self):
@@ -474,7 +472,7 @@ class Forward(Base):
             with self.assertRaises(ConnectionResetError):
                 self.assertNotEqual(s.recv(1), b"")
         p.terminate()
-        self.assertIn("nothing listens", p.communicate(timeout=20)[1])
+        self.assertIn("port is not open", p.communicate(timeout=20)[1])
 
     def test_many_connections(self):
         _, (port,) = self.start(f"0:{ECHO}")

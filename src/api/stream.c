@@ -551,6 +551,8 @@ static void start(struct stream *s, struct conn *client, struct http_head *h)
 		.loop = s->api->loop,
 		.replay = may_replay(s),
 		.silent = s->ask.kind == STREAM_H2,
+		/* node-api ends in order by shutdown(2) alone: a tunnel that it closes was cut. */
+		.closed_is_broken = true,
 		.connect_timeout_ms = CONNECT_TIMEOUT_MS,
 		.head_timeout_ms = HEAD_TIMEOUT_MS,
 		.stall_timeout_ms = STALL_TIMEOUT_MS,
