@@ -211,14 +211,14 @@ class Refusals(Base):
         self.refused(r6, "a private address")
         self.assertIn("error", name)
         for address in ("10.1.2.3", "fd00::1"):
-            record = self.logged(address=address, verdict="refuse")[-1]
+            record = self.logged(address=address, verdict="refuse", direction="out")[-1]
             self.assertEqual((record["direction"], record["port"], record["reason"]), ("out", 80, "floor"), record)
         self.logged(direction="dns", name="private.net.test", verdict="refuse", reason="floor")
         out = NODE.space("net", "log", BOX).stdout
         self.assertIn("10.1.2.3", out)
         self.assertIn("floor", out)
-        lines = [json.loads(line) for line in NODE.space("net", "log", BOX, "--json").stdout.splitlines()]
-        self.assertTrue([r for page in lines for r in (page.get("records", [page]) if isinstance(page, dict) else page) if r.get("address") == "10.1.2.3"])
+        listed = json.loads(NODE.space("net", "log", BOX, "--json").stdout)
+        self.assertTrue([r for r in listed if r.get("address") == "10.1.2.3"], listed)
 
     def test_what_the_operator_opened(self):
         v4, v6, name, beside = self.ask({"op": "tcp", "to": "10.77.1.2", "port": 80, "send": GET}, {"op": "tcp", "to": "fd77::1", "port": 80, "send": GET},

@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from harness import cap, internet, node, packets
+from harness import cap, internet, nm, node, packets
 from harness.intruder import Killed, Pointer
 from harness.puppet import Puppet
 
@@ -95,23 +95,13 @@ MAIN = {
 def setUpModule():
     global NET, NODE
     NET, NODE = internet.shared()
+    os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
 
 
-class TakenOver(unittest.TestCase):
+class Places:
+    """The three processes of one sandbox's gateway, and the list of what was tried."""
+
     results = []
-
-    @classmethod
-    def setUpClass(cls):
-        cls.box = NODE.ready()
-
-    @classmethod
-    def tearDownClass(cls):
-        try:
-            os.makedirs(os.path.dirname(RESULTS), exist_ok=True)
-            with open(RESULTS, "w") as f:
-                json.dump(cls.results, f, indent=1)
-        finally:
-            NODE.kill(cls.box)
 
     @staticmethod
     def role_of(pid):
@@ -129,16 +119,64 @@ class TakenOver(unittest.TestCase):
             return found if {"main", "inside", "outside"} <= set(found) else None
         return node.wait_for("the gateway's three processes", all_three, 60)
 
-    def enter(self, role):
-        """The process of that role as a puppet, when the gateway works."""
-        node.wait_for("the gateway works", lambda: "hello" in NODE.ask(self.box, [{"op": "tcp", "to": internet.WEB4, "port": 80, "send": GET, "timeout": 3}])[0].get("data", ""), 90)
+    def puppet(self, role):
         pid = self.pids()[role]
         i = Puppet(pid)
         i.sockets = sorted(int(fd) for fd in os.listdir(f"/proc/{pid}/fd") if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") and int(fd) > 2)
         return i
 
+    def note(self, place, attempt, result, right):
+        self.results.append({"place": place, "try": attempt, "result": result, "right": right})
+        with open(RESULTS, "w") as f:
+            json.dump(self.results, f, indent=1)
+
+
+class TakenOver(Places, unittest.TestCase):
+    """In a sandbox that runs."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.box = NODE.ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        NODE.kill(cls.box)
+
+    def enter(self, role):
+        """The process of that role as a puppet, when the gateway works."""
+        node.wait_for("the gateway works", lambda: "hello" in NODE.ask(self.box, [{"op": "tcp", "to": internet.WEB4, "port": 80, "send": GET, "timeout": 3}])[0].get("data", ""), 90)
+        return self.puppet(role)
+
+
+class ByHand(Places, unittest.TestCase):
+    """In an execution that only node-manager knows: a gateway that was ended is made again at once. Its guest never begins."""
+
+    box = "igatewaytest000000001"
+
+    @classmethod
+    def setUpClass(cls):
+        with open(f"{NODE.run}/conf.json") as f:
+            template = json.load(f)["template_id"]
+        cls.nm = nm.NodeManager(NODE)
+        cls.nm.call("disk-create", sandbox=cls.box, template=template)
+        _, fds = cls.nm.call("spawn", sandbox=cls.box, generation=1, template=template, mode="boot", accel="tcg", memory_mib=512, vcpus=1)
+        for fd in fds[1:]:
+            os.close(fd)
+        cls.qmp = socket.socket(fileno=fds[0])
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.qmp.close()
+        cls.nm.call("destroy", sandbox=cls.box, generation=1)
+        cls.nm.call("disk-delete", sandbox=cls.box)
+        cls.nm.sock.close()
+
+    def enter(self, role, internet_too=True):
+        self.nm.call("gateway", sandbox=self.box, generation=1, internet=internet_too)
+        return self.puppet(role)
+
     def table(self, role, tries):
-        """Each try once. A gateway that was ended by one is there again for the next; tries that only give an error share one."""
+        """Each try once. A gateway that was ended by one is made again for the next."""
         wrong, i = [], None
         try:
             for name, fn in tries.items():
@@ -150,14 +188,13 @@ class TakenOver(unittest.TestCase):
                     result = "killed"
                     i.close()
                     i = None
-                self.results.append({"place": role, "try": name, "result": result, "right": result in DENIED})
+                self.note(role, name, result, result in DENIED)
                 if result not in DENIED:
                     wrong.append(f"{name}: {result}")
         finally:
             if i:
                 i.close()
         self.assertEqual(wrong, [])
-        self.enter(role).close()                              # and it works afterwards
 
 
 class FromOutside(TakenOver):
@@ -213,7 +250,7 @@ class FromOutside(TakenOver):
                 self.assertEqual([k for k in kinds if not k.startswith(("socket:", "anon_inode:", "pipe:", "/dev/null"))], [])
 
 
-class Main(TakenOver):
+class Main(ByHand):
     """It reads what the guest and the internet send: the likely victim."""
 
     def test_what_none_may(self):
@@ -225,35 +262,6 @@ class Main(TakenOver):
         self.table("main", MAIN)
         came = [p for p in NET.net.packets() if p.get("dst") == "10.1.2.3" or (p["proto"] == packets.UDP and p.get("dst") == internet.WEB4)]
         self.assertEqual(came, [])
-
-    def test_a_flows_socket_cannot_be_turned(self):
-        """The socket of a living flow, connected to a public address: not to another address, nor to none."""
-        def flow(i):
-            # The newest sockets are those of the flow that waits in the guest.
-            return [s for s in i.sockets if s > 9][-1]
-
-        for name, fn in {"connect(AF_UNSPEC)": lambda i: i.call("connect", flow(i), Pointer(b"\0" * 16), 16),
-                         "connect(another)": lambda i: i.call("connect", flow(i), Pointer(inet("10.1.2.3", 80)), 16),
-                         "listen": lambda i: i.call("listen", flow(i), 5),
-                         "sendto(another)": lambda i: i.call("sendto", flow(i), Pointer(b"x" * 16 + inet("10.1.2.3", 80)), 1, 0, i.at(16), 16)}.items():
-            with self.subTest(name):
-                NET.net.capture()
-                self.enter("main").close()
-                holder = hold(self.box)
-                try:
-                    i = Puppet(self.pids()["main"])
-                    i.sockets = sorted(int(fd) for fd in os.listdir(f"/proc/{i.pid}/fd") if os.readlink(f"/proc/{i.pid}/fd/{fd}").startswith("socket:"))
-                    try:
-                        with self.assertRaises(Killed):
-                            self.fail(f"{name}: {fn(i)}")
-                    finally:
-                        i.close()
-                finally:
-                    holder.kill()
-                    holder.wait()
-                    holder.stdout.close()
-                self.assertEqual([p for p in NET.net.packets() if p.get("dst") == "10.1.2.3"], [])
-
 
     def test_what_outside_dials_for_it(self):
         """It may ask: for what the guest itself may reach. Not for the floor, in no disguise, no nameserver that there is not, nothing malformed."""
@@ -289,7 +297,7 @@ class Main(TakenOver):
                       "fd00::1", "fe80::1", "::ffff:10.1.2.3", "::ffff:127.0.0.1", "64:ff9b::10.1.2.3", "2002:a01:203::1", "::127.0.0.1"):
                 for port in (80, internet.DATABASE, NODE.port):
                     answer, came = asked(i, 0, a, port)
-                    self.results.append({"place": "main, through outside", "try": f"{a}:{port}", "result": answer, "right": not came})
+                    self.note("main, through outside", f"{a}:{port}", answer, not came)
                     self.assertEqual((answer in ("floor", "no-route", "failed"), came), (True, False), f"{a}:{port}: {answer}")
             for index in (2, 3, 255, 2**31, 2**32 - 1):
                 answer, came = asked(i, 1, internet.OTHER_DNS4, 53, index, RESOLVER_FD)
@@ -313,7 +321,37 @@ class Main(TakenOver):
         self.assertEqual([p for p in NET.net.packets() if p["proto"] in (6, 17) and p.get("dst") not in (internet.WEB4, internet.WEB6, internet.DNS4, internet.DNS6)], [])
 
 
-class Inside(TakenOver):
+class Flows(TakenOver):
+    def test_a_flows_socket_cannot_be_turned(self):
+        """The socket of a living flow, connected to a public address: not to another address, nor to none."""
+        def flow(i):
+            # The newest sockets are those of the flow that waits in the guest.
+            return [s for s in i.sockets if s > 9][-1]
+
+        for name, fn in {"connect(AF_UNSPEC)": lambda i: i.call("connect", flow(i), Pointer(b"\0" * 16), 16),
+                         "connect(another)": lambda i: i.call("connect", flow(i), Pointer(inet("10.1.2.3", 80)), 16),
+                         "listen": lambda i: i.call("listen", flow(i), 5),
+                         "sendto(another)": lambda i: i.call("sendto", flow(i), Pointer(b"x" * 16 + inet("10.1.2.3", 80)), 1, 0, i.at(16), 16)}.items():
+            with self.subTest(name):
+                NET.net.capture()
+                self.enter("main").close()
+                holder = hold(self.box)
+                try:
+                    i = self.puppet("main")
+                    try:
+                        with self.assertRaises(Killed):
+                            self.fail(f"{name}: {fn(i)}")
+                    finally:
+                        i.close()
+                finally:
+                    holder.kill()
+                    holder.wait()
+                    holder.stdout.close()
+                self.assertEqual([p for p in NET.net.packets() if p.get("dst") == "10.1.2.3"], [])
+
+
+
+class Inside(ByHand):
     """In the sandbox's network, where every packet leads to the guest."""
 
     def test_what_none_may(self):
@@ -331,7 +369,7 @@ class Inside(TakenOver):
                         fd = i.call("socket", 10 if ":" in address else 2, kind | socket.SOCK_NONBLOCK, 0)
                         if isinstance(fd, int):
                             sa = inet(address, internet.DATABASE if address == internet.NODE4 else 80)
-                            self.results.append({"place": "inside", "try": f"connect({address}, {kind})", "result": i.call("connect", fd, Pointer(sa), 28 if ":" in address else 16), "right": True})
+                            self.note("inside", f"connect({address}, {kind})", i.call("connect", fd, Pointer(sa), 28 if ":" in address else 16), True)
                             i.call("sendto", fd, Pointer(b"contraband"), 10, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, 0, 0)
                             i.call("close", fd)
                     except Killed:
@@ -344,7 +382,7 @@ class Inside(TakenOver):
         self.assertEqual(NET.host.seen(), [])
 
 
-class Outside(TakenOver):
+class Outside(ByHand):
     """It reads structures of fixed size from main, and nothing else: it is where the floor is checked for the last time."""
 
     def test_what_none_may(self):
@@ -360,7 +398,7 @@ class Outside(TakenOver):
                 except Killed:
                     r = "killed"
                     i = self.enter("outside")
-                self.results.append({"place": "outside", "try": f"connect {path!r}", "result": r, "right": r in DENIED + ("ENOENT", "ECONNREFUSED")})
+                self.note("outside", f"connect {path!r}", r, r in DENIED + ("ENOENT", "ECONNREFUSED"))
                 self.assertIn(r, DENIED + ("ENOENT", "ECONNREFUSED"), path)
         finally:
             i.close()
