@@ -76,6 +76,20 @@ def path_rows(t, p):
             t.row(f"— {name}", f"{num(alone[key]['p50_us'])} µs", f"p90 {num(alone[key]['p90_us'])} µs")
 
 
+def gateway_rows(t, w):
+    s, n = w["space"], w["nginx"]
+    share = lambda key: 100 * s[key] / n[key]
+    for key, name in (("down_bytes_s", "into the guest"), ("up_bytes_s", "out of the guest")):
+        gib = lambda side: 1e9 * side[key + "_cpu_s"] / (side[key] * w.get("seconds", 1.5))
+        t.row(f"gateway: bytes {name}, 8 connections", f"{num(s[key] / 1e6)} MB/s",
+              f"nginx {num(n[key] / 1e6)} MB/s: at {num(share(key))} % of it (goal ≥ 60 %); processor time of a GB {num(gib(s))} s, nginx {num(gib(n))} s")
+    t.row("gateway: new connections a second, 32 at once", num(s["connections_s"]),
+          f"nginx {num(n['connections_s'])}: at {num(share('connections_s'))} % of it (goal ≥ 60 %)")
+    t.row("gateway: first byte back on a new connection, p50", f"{num(s['first_byte_us'])} µs", f"nginx {num(n['first_byte_us'])} µs")
+    t.row(f"gateway: memory of an idle connection ({s['idle_connections']:,} open)", f"{num(s['idle_bytes_each'])} B",
+          f"private memory of the three processes; nginx {num(n['idle_bytes_each'])} B")
+
+
 def where_create(g):
     lines = ["Where the time of a create goes (the node's own step times, medians of its creates):", "", "| step | p50 ms | p90 ms |", "|---|---|---|"]
     for name, s in g["create_steps_ms"].items():
@@ -121,10 +135,19 @@ def text(figures):
     if p:
         lines.append(machine_line("Path", p["machine"]))
         path_rows(t, p)
+    w = figures.get("gateway")
+    if w:
+        lines[-1] += "  "
+        lines.append(machine_line("Gateway", w["machine"]))
+        gateway_rows(t, w)
     lines += ["", "| what | figure | more | goal |", "|---|---|---|---|", *t.rows, ""]
     lines += ["**Whole path**: keep-alive clients → space-api → node-api → admission in sbx-manager (with node-manager's verification) → bridge → "
               "`bench/responder` in the VMM's jail, one new stream and one admission for each request. nginx (one worker) proxies to the same "
               "responder on a Unix socket: no token, no admission, no second process. Its figure is what a proxy costs that proves nothing.", ""]
+    if w:
+        lines += ["**Gateway**: load generator in the guest's place on a veth, the real three processes under their lists of system calls, servers in a "
+                  "namespace that is the internet (`bench/gateway.c`). nginx's stream module (one worker) passes the same bytes between the same "
+                  "namespaces in the same run, in turns. It resolves no address, checks none and keeps no log.", ""]
     names = [GOALS[k][0] for k in t.missed]
     lines += ["## Where the time goes", "", "Goals not reached: " + ("; ".join(names) if names else "none") + ".", ""]
     if g:
