@@ -52,7 +52,6 @@ static void egress_new(struct gtw *g, int fd, const struct sockaddr_storage *pee
 	struct addr to, from;
 	socklen_t n = sizeof(ss);
 	enum flow_why why;
-	int one = 1;
 
 	if (getsockname(fd, (struct sockaddr *)&ss, &n) < 0 || addr_of_sockaddr(&ss, &to) < 0 ||
 	    addr_of_sockaddr(peer, &from) < 0) {
@@ -69,7 +68,6 @@ static void egress_new(struct gtw *g, int fd, const struct sockaddr_storage *pee
 		gtw_reset(fd);
 		return;
 	}
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	egress_ask(g, fd, &to);
 }
 
@@ -159,13 +157,12 @@ void egress_forget(struct flow *f)
 		g->asked[f->asked_at] = NULL;
 }
 
-bool flow_connected(struct flow *f)
+bool flow_connected(struct flow *f, bool failed)
 {
 	struct gtw *g = f->g;
-	int error = 0, fd = f->b.io.fd;
-	socklen_t n = sizeof(error);
+	int fd = f->b.io.fd;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) < 0 || error != 0) {
+	if (failed) {
 		flow_end(f, FLOW_END_RESET, WHY_UNREACHABLE);
 		return false;
 	}
@@ -217,9 +214,12 @@ void egress_on_outside(struct loop_io *io, uint32_t events)
 
 int egress_start(struct gtw *g)
 {
-	int r = loop_add(g->loop, &g->tcp4_io, GTW_MAIN_TCP4, EPOLLIN, egress_on_listen, g);
+	int one = 1, r;
 
-	list_init(&g->connecting);
+	/* Who is accepted inherits it. */
+	setsockopt(GTW_MAIN_TCP4, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(GTW_MAIN_TCP6, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	r = loop_add(g->loop, &g->tcp4_io, GTW_MAIN_TCP4, EPOLLIN, egress_on_listen, g);
 	if (r == 0)
 		r = loop_add(g->loop, &g->tcp6_io, GTW_MAIN_TCP6, EPOLLIN, egress_on_listen, g);
 	if (r == 0)

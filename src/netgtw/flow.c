@@ -285,7 +285,7 @@ static void flow_on_io(struct loop_io *io, uint32_t events)
 	if (events & EPOLLOUT)
 		x->writable = true;
 	/* The edge that ends the connecting may tell of bytes and of the end as well. */
-	if (f->state == FLOW_CONNECTING && !flow_connected(f))
+	if (f->state == FLOW_CONNECTING && !flow_connected(f, (events & EPOLLERR) != 0))
 		return;
 	/* What came before a reset is still passed on, as far as it goes at once. */
 	if (flow_pump(f) && gone && ((events & EPOLLERR) || !x->shut))

@@ -12,6 +12,7 @@
 
 #define OUTSIDE_DNS_PORT 53
 #define OUTSIDE_PROBE_PORT 9
+#define OUTSIDE_BATCH 16
 
 static int outside_socket(const struct addr *a, int type, struct sockaddr_storage *ss,
 			  socklen_t *ret_len)
@@ -23,22 +24,39 @@ static int outside_socket(const struct addr *a, int type, struct sockaddr_storag
 	return fd < 0 ? -errno : fd;
 }
 
+/* A UDP socket without an address and a peer. */
+static int outside_probe(struct outside *o, const struct addr *a)
+{
+	const struct sockaddr none = { .sa_family = AF_UNSPEC };
+	bool v6 = a->family == 6;
+	int fd;
+
+	if (o->probe[v6].made)
+		return connect(o->probe[v6].fd, &none, sizeof(none)) < 0 ? -errno : o->probe[v6].fd;
+	fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	o->probe[v6].fd = fd;
+	o->probe[v6].made = true;
+	return fd;
+}
+
 /*
  * Is it one of ours, and is there a way to it? A UDP socket is connected without a packet being
  * sent, and then has the address that its packets would come from: of a local destination that is
  * the destination itself.
  */
-static uint32_t outside_route(const struct addr *a)
+static uint32_t outside_route(struct outside *o, const struct addr *a)
 {
 	struct addr to = *a, from;
 	struct sockaddr_storage ss;
+	int fd = outside_probe(o, a);
 	socklen_t n;
-	autoclose int fd = -1;
 
-	to.port = OUTSIDE_PROBE_PORT;
-	fd = outside_socket(&to, SOCK_DGRAM, &ss, &n);
 	if (fd < 0)
 		return fd == -EAFNOSUPPORT ? OUT_NO_ROUTE : OUT_FAILED;
+	to.port = OUTSIDE_PROBE_PORT;
+	n = addr_to_sockaddr(&to, &ss);
 	if (connect(fd, (struct sockaddr *)&ss, n) < 0)
 		return OUT_NO_ROUTE;
 	n = sizeof(ss);
@@ -47,7 +65,7 @@ static uint32_t outside_route(const struct addr *a)
 	return addr_eq(a, &from) ? OUT_FLOOR : OUT_OK;
 }
 
-static uint32_t outside_check(const struct outside *o, const struct addr *a)
+static uint32_t outside_check(struct outside *o, const struct addr *a)
 {
 	static const uint8_t zero[12];
 
@@ -55,7 +73,7 @@ static uint32_t outside_check(const struct outside *o, const struct addr *a)
 		return OUT_FLOOR;
 	if (floor_check(a, &o->allow))
 		return OUT_FLOOR;
-	return outside_route(a);
+	return outside_route(o, a);
 }
 
 static int outside_connect(const struct addr *a, int type)
@@ -75,7 +93,7 @@ static int outside_connect(const struct addr *a, int type)
 }
 
 /* The address that the question is about, if it may be dialled. */
-static uint32_t outside_target(const struct outside *o, const struct out_req *q, bool resolver,
+static uint32_t outside_target(struct outside *o, const struct out_req *q, bool resolver,
 			       struct addr *ret)
 {
 	bool dns = q->kind == OUT_DNS_UDP || q->kind == OUT_DNS_TCP;
@@ -90,7 +108,7 @@ static uint32_t outside_target(const struct outside *o, const struct out_req *q,
 	return dns ? OUT_OK : outside_check(o, ret);
 }
 
-void outside_answer(const struct outside *o, const struct out_req *q, bool resolver,
+void outside_answer(struct outside *o, const struct out_req *q, bool resolver,
 		    struct out_rep *rep, int *ret_fd)
 {
 	struct addr a;
@@ -113,15 +131,15 @@ void outside_answer(const struct outside *o, const struct out_req *q, bool resol
 	}
 }
 
-/* One packet. 0 or negative errno; -EPIPE: main is gone. */
-static int outside_serve(const struct outside *o, int sock, bool resolver)
+/* One packet. 0 or negative errno; -EAGAIN: there is none; -EPIPE: main is gone. */
+static int outside_serve(struct outside *o, int sock, bool resolver)
 {
 	struct out_req q;
 	struct out_rep rep;
 	int passed[FD_PASS_MAX];
 	size_t n_passed = 0;
 	autoclose int fd = -1;
-	ssize_t n = fd_recv(sock, &q, sizeof(q), passed, &n_passed, 0);
+	ssize_t n = fd_recv(sock, &q, sizeof(q), passed, &n_passed, MSG_DONTWAIT);
 
 	if (n == 0)
 		return -EPIPE;
@@ -134,22 +152,30 @@ static int outside_serve(const struct outside *o, int sock, bool resolver)
 	return n < 0 ? (int)n : 0;
 }
 
-int outside_run(const struct outside *o)
+/* What waits for an answer on one of the two. */
+static int outside_serve_some(struct outside *o, int sock, bool resolver)
+{
+	int r = 0;
+
+	for (int i = 0; i < OUTSIDE_BATCH && r == 0; i++)
+		r = outside_serve(o, sock, resolver);
+	return r == -EAGAIN ? 0 : r;
+}
+
+int outside_run(struct outside *o)
 {
 	struct pollfd p[] = { { .fd = GTW_OUTSIDE_MAIN, .events = POLLIN },
 			      { .fd = GTW_OUTSIDE_RESOLVER, .events = POLLIN } };
 	int r = 0;
 
 	while (r == 0) {
-		if (poll(p, ARRAY_LEN(p), -1) < 0) {
+		if (poll(p, ARRAY_LEN(p), -1) < 0)
 			r = errno == EINTR ? 0 : -errno;
-			continue;
-		}
-		/* The resolver's first: main waits for it. */
-		for (int i = ARRAY_LEN(p) - 1; i >= 0 && r == 0; i--) {
-			if (p[i].revents)
-				r = outside_serve(o, p[i].fd, i == 1);
-		}
+		else if (p[1].revents)
+			/* The resolver's first: main waits for it. */
+			r = outside_serve_some(o, GTW_OUTSIDE_RESOLVER, true);
+		if (r == 0 && p[0].revents)
+			r = outside_serve_some(o, GTW_OUTSIDE_MAIN, false);
 	}
 	return r == -EPIPE || r == -ECONNRESET ? 0 : r;
 }

@@ -14,14 +14,15 @@ struct outside {
 	struct addr nameservers[GTW_NAMESERVERS_MAX];
 	size_t n_nameservers;
 	struct floor_allow allow;
+	struct { int fd; bool made; } probe[2];      /* v4, v6: see outside_route */
 };
 
 /*
  * Answers one question; *ret_fd is the socket, or -1. Whatever it is asked, it dials only what
  * the floor and the configuration let through.
  */
-void outside_answer(const struct outside *o, const struct out_req *q, bool resolver,
+void outside_answer(struct outside *o, const struct out_req *q, bool resolver,
 		    struct out_rep *rep, int *ret_fd);
-int outside_run(const struct outside *o);        /* until main is gone: 0; or negative errno */
+int outside_run(struct outside *o);        /* until main is gone: 0; or negative errno */
 
 #endif
