@@ -158,7 +158,8 @@ static struct exec_record some_record(void)
 				 .template = "t",
 				 .mode = "restore",
 				 .vmm_tree = "v",
-				 .bridge_tree = "b" };
+				 .bridge_tree = "b",
+				 .gateway_tree = "g" };
 
 	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
 		uint64_t *p = (uint64_t *)&r.proc[i];
@@ -205,6 +206,40 @@ static void test_record(void **state)
 	assert_int_equal(exec_record_remove(fd, SANDBOX ".7"), 0);
 	assert_int_equal(exec_record_remove(fd, SANDBOX ".7"), 0);
 	assert_int_equal(exec_record_read(fd, SANDBOX ".7", &back, NULL), -ENOENT);
+	free(text);
+	remove_dir(path, fd, names);
+}
+
+/* As a version without gateways wrote it: read, and there is none. */
+static void test_record_without_gateway(void **state)
+{
+	static const char *const names[] = { SANDBOX ".7.json", NULL };
+	char *path = temp_dir(), *text = NULL, *again;
+	int fd = open(path, O_RDONLY | O_DIRECTORY);
+	struct exec_record r = some_record(), back;
+	struct err e = { 0 };
+	const char *key;
+	json_t *obj, *v;
+	size_t len;
+	void *next;
+
+	assert_int_equal(exec_record_write(fd, &r, &e), 0);
+	assert_int_equal(fd_read_file(fd, SANDBOX ".7.json", EXEC_RECORD_BYTES_MAX, &text, &len),
+			 0);
+	obj = json_loads(text, 0, NULL);
+	json_object_foreach_safe(obj, next, key, v) {
+		if (str_starts(key, "gateway") || str_starts(key, "gtw"))
+			json_object_del(obj, key);
+	}
+	again = json_dumps(obj, JSON_COMPACT);
+	assert_int_equal(fd_write_file(fd, SANDBOX ".7.json", again, strlen(again), 0600), 0);
+	assert_int_equal(exec_record_read(fd, SANDBOX ".7", &back, &e), 0);
+	assert_int_equal(back.proc[EXEC_GATEWAY].pid, 0);
+	assert_int_equal(back.socket[EXEC_GTW_CONTROL].ino, 0);
+	assert_string_equal(back.gateway_tree, "");
+	assert_memory_equal(&back.proc, &r.proc, EXEC_CORE_COUNT * sizeof(r.proc[0]));
+	json_decref(obj);
+	free(again);
 	free(text);
 	remove_dir(path, fd, names);
 }
@@ -379,7 +414,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_exec_names),  cmocka_unit_test(test_template_names),
-		cmocka_unit_test(test_cache_prune),
+		cmocka_unit_test(test_cache_prune), cmocka_unit_test(test_record_without_gateway),
 		cmocka_unit_test(test_record),	    cmocka_unit_test(test_exec_file),
 		cmocka_unit_test(test_slots_order), cmocka_unit_test(test_slots_scan),
 		cmocka_unit_test(test_copy),	    cmocka_unit_test(test_handlers),
