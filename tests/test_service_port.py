@@ -55,14 +55,16 @@ def pending(sock):
 
 
 class Tunnel:
-    """A raw tunnel through node-api, as space-api asks for one."""
+    """A raw tunnel through node-api, as space-api asks for one; or through space-api, as a client does."""
 
-    def __init__(self, n, token, port, protocol="tcp"):
-        self.sock = socket.socket(socket.AF_UNIX)
+    def __init__(self, n, token, port, protocol="tcp", api_box=None):
+        self.sock = socket.socket() if api_box else socket.socket(socket.AF_UNIX)
         self.sock.settimeout(20)
-        self.sock.connect(f"{n.run}/node-api/node.sock")
-        self.sock.sendall((f"GET / HTTP/1.1\r\nHost: h\r\nSpace-Op: port\r\nSpace-Request-Id: test\r\nSpace-Capability: {token}\r\n"
-                           f"Space-Port: {port}\r\nConnection: Upgrade\r\nUpgrade: space-tunnel\r\nSpace-Tunnel: {protocol}\r\n\r\n").encode())
+        self.sock.connect(("127.0.0.1", n.port) if api_box else f"{n.run}/node-api/node.sock")
+        target = f"/v1/sandboxes/{api_box}/ports/{port}/tunnel" if api_box else "/"
+        fields = f"X-API-Key: {n.key()}\r\n" if api_box else (f"Space-Op: port\r\nSpace-Request-Id: test\r\nSpace-Capability: {token}\r\nSpace-Port: {port}\r\n"
+                                                              f"Space-Tunnel: {protocol}\r\n")
+        self.sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: Upgrade\r\nUpgrade: space-tunnel\r\n\r\n".encode())
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             c = self.sock.recv(1)
@@ -70,6 +72,13 @@ class Tunnel:
             head += c
         self.status = int(head.split()[1])
         self.head = head.decode()
+
+    def cut(self):
+        """How the other side's silence ends: "end", "reset", or the byte that came."""
+        try:
+            return self.sock.recv(1) or "end"
+        except ConnectionResetError:
+            return "reset"
 
     def read(self, n):
         data = b""
@@ -433,6 +442,23 @@ class Ends(Base):
         self.assertEqual(self.node.state_of(self.box), "running")
         self.assertEqual(self.node.sh(self.box, "echo $((6 * 7))").strip(), "42")
         self.assertEqual(self.tunnel(ECHO).status, 101)
+
+    def test_a_cut_is_no_end_for_a_client(self):
+        """Whoever reads a raw stream until its end must see that it was cut."""
+        box = self.new_box(ECHO)
+        cuts = (("the gateway dies", lambda: os.kill(self.gateway_pid(box), signal.SIGKILL)), ("a pause", lambda: self.node.space("pause", box)),
+                ("a kill", lambda: self.node.kill(box)))
+        for what, cut in cuts:
+            if what == "a kill":
+                self.node.space("connect", box)
+            node.wait_for("the gateway is there", lambda: self.api.of(box)["gateway"] == "up")
+            t = Tunnel(self.node, None, ECHO, api_box=box)
+            self.addCleanup(t.sock.close)
+            self.assertEqual(t.status, 101, t.head)
+            t.sock.sendall(b"a")
+            self.assertEqual(t.read(1), b"a")
+            cut()
+            self.assertEqual(t.cut(), "reset", what)
 
     def test_sbx_manager_is_started_again(self):
         pid = self.gateway_pid()

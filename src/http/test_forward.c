@@ -436,6 +436,53 @@ static void test_upgrade(void **state)
 }
 
 /*
+ * An upstream that speaks no HTTP. And whose end is in order by shutdown(2) alone: closed
+ * altogether it broke, and over TCP the client sees a reset.
+ */
+static void test_raw_tunnel(void **state)
+{
+	for (int closed = 0; closed < 4; closed++) {
+		struct forward_conf c;
+		struct rig g = { .loop = loop_new() };
+		int sv[2];
+
+		c = conf_of(&g);
+		c.closed_is_broken = closed & 1;
+		rig_begin(&g, &c, true,
+			  "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n");
+		pair(false, sv);
+		g.ufd = sv[1];
+		fd_set_nonblock(g.ufd, true);
+		put(g.ufd, "first");
+		put(g.cfd, "early");
+		forward_tunnel(g.f, conn_new(g.loop, sv[0], FORWARD_BUFFER_BYTES,
+					     FORWARD_BUFFER_BYTES, unused, NULL));
+		WAIT(&g, has(&g.to_up, "early") && has(&g.to_client, "\r\n\r\nfirst"));
+		assert_buf(&g.to_up, "early");
+		assert_buf(&g.to_client,
+			   "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\nfirst");
+		put(g.ufd, "last");
+		WAIT(&g, has(&g.to_client, "firstlast"));
+		if (closed < 2)
+			close(TAKE_FD(g.ufd));
+		else
+			shutdown(g.ufd, SHUT_WR);
+		WAIT(&g, g.client_eof);
+		assert_int_equal(g.client_errno, closed == 1 ? ECONNRESET : 0);
+		/* After an end in order the other way goes on. */
+		if (closed >= 2) {
+			put(g.cfd, "still");
+			WAIT(&g, has(&g.to_up, "earlystill"));
+		}
+		close(TAKE_FD(g.cfd));
+		WAIT(&g, g.ended);
+		assert_int_equal(g.end.status, 101);
+		assert_int_equal(g.end.why, closed == 1 ? FORWARD_UPSTREAM_GONE : FORWARD_OK);
+		rig_done(&g);
+	}
+}
+
+/*
  * Bytes behind an answer belong to nobody: the client never sees them and the connection is not
  * used again.
  */
@@ -902,6 +949,7 @@ int main(void)
 		cmocka_unit_test(test_rechunk),
 		cmocka_unit_test(test_expect),
 		cmocka_unit_test(test_upgrade),
+		cmocka_unit_test(test_raw_tunnel),
 		cmocka_unit_test(test_smuggled_answer),
 		cmocka_unit_test(test_bad_messages),
 		cmocka_unit_test(test_early_answer),
