@@ -367,6 +367,15 @@ class SecondCheck(Base):
         finally:
             self.node.kill(other)
 
+    def test_keys_that_rotate(self):
+        """The gateway knows a new key as soon as it signs, and sbx-manager does."""
+        for _ in range(2):
+            old = self.signer.kid()
+            self.node.space("key", "rotate", env={"SPACE_RUN_DIR": self.node.run})
+            self.assertNotEqual(self.signer.kid(), old)
+            self.assertEqual(self.say(self.token(HTTP)), OK)
+            self.assertEqual(self.ask(HTTP).status, 200)
+
     def test_another_user(self):
         for uid in (0, self.record_uid("bridge_uid"), self.record_uid("vmm_uid")):
             try:

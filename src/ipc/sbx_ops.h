@@ -59,7 +59,8 @@ struct sbx_bundle_rep { uint64_t number; };                             /* insta
 struct sbx_report { uint64_t cursor; };
 /*
  * node: {"worker","bundle","accel","data_free_bytes",...}; sandboxes:
- * [{"sandbox","tenant","state","generation","activation","attempt","reason","since_ms"}]
+ * [{"sandbox","tenant","state","generation","activation","attempt","reason","since_ms","gateway"}]
+ * (gateway: "up", "away", or "" without an execution)
  */
 struct sbx_report_rep { json_t *node; json_t *sandboxes; uint64_t next; };
 struct sbx_template { char template[64]; };                             /* template_ensure R: import from cache or boot and snapshot; slow; events "progress" {"text"} */
