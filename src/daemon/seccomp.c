@@ -133,6 +133,13 @@ static int seccomp_allow(scmp_filter_ctx ctx, const char *const *names, struct e
 	return 0;
 }
 
+static bool seccomp_in(const char *const *names, const char *name)
+{
+	while (*names && !str_eq(*names, name))
+		names++;
+	return *names != NULL;
+}
+
 static int seccomp_add_rules(scmp_filter_ctx ctx, const struct seccomp_rule *rules, struct err *e)
 {
 	for (; rules && rules->call; rules++) {
@@ -164,8 +171,11 @@ static int seccomp_build(const char *const *const *lists, const struct seccomp_r
 	/* A search tree instead of a chain: every system call passes here. */
 	seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
-	for (; enosys && *enosys && r == 0; enosys++)
-		r = seccomp_add(ctx, SCMP_ACT_ERRNO(ENOSYS), *enosys);
+	for (; enosys && *enosys && r == 0; enosys++) {
+		/* A call has one action: the runtimes' own need comes first. */
+		if (!seccomp_in(sanitizer_syscalls, *enosys))
+			r = seccomp_add(ctx, SCMP_ACT_ERRNO(ENOSYS), *enosys);
+	}
 	for (; *lists && r == 0; lists++)
 		r = seccomp_allow(ctx, *lists, e);
 	if (r == 0)

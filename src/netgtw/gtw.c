@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "base/alloc.h"
@@ -147,6 +148,24 @@ static void gtw_buckets(struct gtw *g)
 	bucket_init(&g->dns_rate, v[LIMIT_DNS_RATE], 2 * v[LIMIT_DNS_RATE], now);
 }
 
+/* Without a descriptor for what outside hands over main could not go on, so there are enough. */
+static void gtw_fit_descriptors(struct gtw *g)
+{
+	uint64_t *v = g->conf.limits.v, room;
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur == RLIM_INFINITY)
+		return;
+	room = files.rlim_cur > GTW_OTHER_FDS + 8 ? (files.rlim_cur - GTW_OTHER_FDS) / 2 : 4;
+	if (v[LIMIT_CONNECTIONS] + v[LIMIT_LEASES] <= room)
+		return;
+	log_warn("there are too few descriptors for all connections", F_UINT("descriptors", files.rlim_cur),
+		 F_UINT("connections_and_leases", room));
+	if (v[LIMIT_LEASES] > room / 4)
+		v[LIMIT_LEASES] = room / 4;
+	v[LIMIT_CONNECTIONS] = room - v[LIMIT_LEASES];
+}
+
 static int gtw_start(struct gtw *g, struct err *e)
 {
 	int r = 0;
@@ -194,6 +213,7 @@ int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct e
 		return err_set(e, -EIO, "The kernel gives no random bytes.");
 	}
 	flowlog_init(&g->log, seed);
+	gtw_fit_descriptors(g);
 	gtw_buckets(g);
 	r = gtw_start(g, e);
 	if (r < 0) {

@@ -42,8 +42,8 @@
 #include "netgtw/proto.h"
 
 #define GTW_READ 65536
-#define GTW_READ_SHORT 4096
-#define GTW_BUFFERED_TIGHT (16u << 20)
+#define GTW_READ_SHORT 2048
+#define GTW_BUFFERED_TIGHT (8u << 20)
 #define GTW_ROUNDS 4                         /* reads of one direction in one turn */
 #define GTW_CONNECT_MS 30000                 /* an address that does not answer */
 #define GTW_ACCEPT_BATCH 64
@@ -52,6 +52,7 @@
 #define GTW_SYNC_MS 5000                     /* outside answers the resolver within this, or all ends */
 #define GTW_CONTROL_PEERS_MAX 8
 #define GTW_CAP_CACHE 256
+#define GTW_OTHER_FDS 456                    /* of main, beside flows and leases: DNS, control, what it was given */
 
 struct gtw_conf {
 	char sandbox[ID_SANDBOX_LEN + 1];

@@ -324,6 +324,33 @@ static void test_bandwidth(void **state)
 	close(b);
 }
 
+/* With few descriptors there are fewer connections, and no harm. */
+static void test_descriptors(void **state)
+{
+	struct rig_conf c = { .program = netgtw_path, .files = 500 };
+	int a[16], b[16];
+
+	fresh(true, &c);
+	/* (500 - 456) / 2 = 22, a quarter of them for leases. */
+	for (int i = 0; i < 16; i++)
+		through(SERVER, 80, &a[i], &b[i]);
+	for (int i = 0; i < 30; i++) {
+		int d = rig_connect(&rig, RIG_GUEST, SERVER, 80);
+
+		assert_true(d == -ECONNRESET || d >= 0);
+		assert_true(d < 0 || i == 0 || rig_was_reset(d));
+		fd_close(d);
+	}
+	rig_send(a[0], "x", 1);
+	assert_int_equal(rig_recv(b[0], (char[1]){ 0 }, 1), 1);
+	for (int i = 0; i < 16; i++) {
+		close(a[i]);
+		close(b[i]);
+	}
+	while (rig_wait(servers[0], POLLIN, 0))
+		close(rig_accept(servers[0]));
+}
+
 /* The end of any of the three is the end of all. */
 static void test_death(void **state)
 {
@@ -376,7 +403,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_log),	  cmocka_unit_test(test_not_open),
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
 		cmocka_unit_test(test_limits),	  cmocka_unit_test(test_bandwidth),
-		cmocka_unit_test(test_death),
+		cmocka_unit_test(test_descriptors), cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)

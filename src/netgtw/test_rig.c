@@ -190,6 +190,7 @@ struct role {
 	const char *const *calls;
 	const struct seccomp_rule *rules;
 	const char *const *enosys;
+	unsigned files;
 };
 
 static void role_exec(struct rig *r, const struct role *role, const char *program, char *const *argv)
@@ -201,8 +202,8 @@ static void role_exec(struct rig *r, const struct role *role, const char *progra
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (setns(r->ns[role->ns], CLONE_NEWNET) < 0 || getrlimit(RLIMIT_NOFILE, &files) < 0)
 		_exit(120);
-	if (files.rlim_max > GTW_MAIN_NOFILE)
-		files.rlim_max = GTW_MAIN_NOFILE;
+	if (files.rlim_max > role->files)
+		files.rlim_max = role->files;
 	files.rlim_cur = files.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &files) < 0)
 		_exit(120);
@@ -275,6 +276,7 @@ static void seqpacket(int sv[2])
 void rig_start(struct rig *r, const struct rig_conf *c)
 {
 	static const char *const outside_args[] = { "--internet", "yes", "--nameserver", "9.9.10.53", NULL };
+	unsigned files = c->files ? c->files : GTW_MAIN_NOFILE;
 	int inside[2], dials[2], resolver[2], main_fds[7], inside_fds[3], outside_fds[2];
 
 	rig_keys(r);
@@ -294,12 +296,12 @@ void rig_start(struct rig *r, const struct rig_conf *c)
 	memcpy(outside_fds, (int[]){ dials[1], resolver[1] }, sizeof(outside_fds));
 	rig_leave(r);
 	r->pid[1] = role_start(r, &(struct role){ "inside", RIG_SANDBOX_NS, inside_fds, 3, 0, gtw_inside_syscalls,
-						  gtw_inside_rules }, c->program, NULL);
+						  gtw_inside_rules, NULL, files }, c->program, NULL);
 	r->pid[2] = role_start(r, &(struct role){ "outside", RIG_NODE, outside_fds, 2, 0, gtw_outside_syscalls,
-						  gtw_outside_rules },
+						  gtw_outside_rules, NULL, files },
 			       c->program, c->outside_args ? c->outside_args : outside_args);
 	r->pid[0] = role_start(r, &(struct role){ "main", RIG_EMPTY, main_fds, 7, 2, gtw_main_syscalls,
-						  gtw_main_rules, gtw_main_enosys },
+						  gtw_main_rules, gtw_main_enosys, files },
 			       c->main_program ? c->main_program : c->program, c->main_args);
 	for (int i = 0; i < 7; i++)
 		close(main_fds[i]);

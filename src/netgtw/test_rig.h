@@ -26,7 +26,7 @@ struct rig_conf {
 	const char *main_program;        /* in main's place, NULL = the same */
 	const char *const *main_args;    /* more of them, NULL-terminated; may be NULL */
 	const char *const *outside_args; /* NULL: --internet yes --nameserver 9.9.10.53 */
-	bool no_limit_on_rate;
+	unsigned files;                  /* RLIMIT_NOFILE of all; 0 = GTW_MAIN_NOFILE */
 };
 
 struct rig {
