@@ -118,7 +118,8 @@ class Document(unittest.TestCase):
     def network(self, box):
         at = f"/v1/sandboxes/{box}"
         self.assertEqual(self.send(200, "GET", at + "/net/stats").json()["gateway"], "up")
-        connect.run(self.node, box, "python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 & sleep 1; getent hosts none.invalid; true")
+        token = self.send(200, "POST", f"/v1/sandboxes/{box}/connect").json()["accessToken"]
+        connect.run(self.node, box, "setsid python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 </dev/null & true", token=token)
         self.send(426, "GET", at + "/ports/8000/tunnel", code="upgrade-required")
         self.send(502, "GET", at + "/ports/8001/tunnel", headers=TUNNEL, code="port-closed")
         node.wait_for("the server listens", lambda: self.client.send("GET", at + "/ports/8000/tunnel", headers=TUNNEL).status == 101, 60)
