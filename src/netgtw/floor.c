@@ -52,7 +52,7 @@ static const struct floor_row floor_global = { 6, 3, false, { 0x20 }, NULL };
 static const struct floor_row floor_nat64 = { 6, 96, false, { 0x00, 0x64, 0xff, 0x9b }, NULL };
 
 /* Where an IPv6 address holds an IPv4 one that its packets end at: that one is judged. */
-static const struct { struct floor_row form; uint8_t at; } floor_inside[] = {
+static const struct { struct floor_row form; uint8_t at; } floor_holds[] = {
 	{ { 6, 96, false, { 0x00, 0x64, 0xff, 0x9b }, NULL }, 12 },          /* NAT64, RFC 6052 */
 	{ { 6, 16, false, { 0x20, 0x02 }, NULL }, 2 },                       /* 6to4, RFC 3056 */
 };
@@ -77,13 +77,13 @@ static bool is_isatap(const struct addr *a)
 	       a->ip[11] == 0xfe;
 }
 
-static bool inside_of(const struct addr *a, struct addr *ret)
+bool floor_inside(const struct addr *a, struct addr *ret)
 {
 	int at = is_isatap(a) ? 12 : -1;
 
-	for (size_t i = 0; i < ARRAY_LEN(floor_inside) && at < 0; i++) {
-		if (row_has(&floor_inside[i].form, a))
-			at = floor_inside[i].at;
+	for (size_t i = 0; i < ARRAY_LEN(floor_holds) && at < 0; i++) {
+		if (row_has(&floor_holds[i].form, a))
+			at = floor_holds[i].at;
 	}
 	if (at < 0)
 		return false;
@@ -121,7 +121,7 @@ const char *floor_check(const struct addr *a, const struct floor_allow *allow)
 		return "of no known family";
 	if (row && (row->for_good || !allowed(a, allow)))
 		return row->what;
-	if (inside_of(a, &v4) && row_of(&v4))
+	if (floor_inside(a, &v4) && row_of(&v4))
 		return "private, inside an IPv6 address";
 	if (!row && a->family == 6 && !row_has(&floor_global, a) && !row_has(&floor_nat64, a))
 		return "reserved";

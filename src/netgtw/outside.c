@@ -68,10 +68,13 @@ static uint32_t outside_route(struct outside *o, const struct addr *a)
 static uint32_t outside_check(struct outside *o, const struct addr *a)
 {
 	static const uint8_t zero[12];
+	struct addr v4;
 
 	if (a->family == 4 && memcmp(a->ip + 4, zero, sizeof(zero)) != 0)
 		return OUT_FLOOR;
 	if (floor_check(a, &o->allow))
+		return OUT_FLOOR;
+	if (floor_inside(a, &v4) && outside_route(o, &v4) == OUT_FLOOR)
 		return OUT_FLOOR;
 	return outside_route(o, a);
 }
