@@ -289,6 +289,30 @@ class Checks(Base):
         for fields in ({}, {"Space-Port": "0"}, {"Space-Port": "65536"}, {"Space-Port": "8000x"}, {"Space-Port": str(HTTP), "Space-Tunnel": "tcp"}):
             self.refused_for(fields)
 
+    def test_another_listener_at_the_gateway(self):
+        path = self.gateway_socket(self.box)
+        aside = path + ".aside"
+        os.rename(path, aside)
+        try:
+            with socket.socket(socket.AF_UNIX) as s:
+                s.bind(path)
+                os.chmod(path, 0o666)
+                s.listen(8)
+                self.refused(self.token(HTTP), "deny", "another process listens")
+                # Whoever connected has sent nothing: neither a preamble nor the capability.
+                s.settimeout(5)
+                c, _ = s.accept()
+                with c:
+                    c.settimeout(5)
+                    self.assertEqual(c.recv(1), b"")
+            os.unlink(path)
+            self.assertEqual(self.ask(HTTP).headers["Space-Error"], "gateway-away")
+        finally:
+            if os.path.exists(path):
+                os.unlink(path)
+            os.rename(aside, path)
+        self.assertEqual(self.ask(HTTP).status, 200)
+
     def test_a_paused_and_a_stopped_sandbox(self):
         box = self.new_box(ECHO, UPGRADE)
         try:
@@ -431,6 +455,20 @@ class Ends(Base):
 
     def events(self, box):
         return str(self.node.api("GET", f"/v1/sandboxes/{box}/logs").json())
+
+    def test_a_gateway_that_does_not_confirm_is_killed(self):
+        box = self.new_box(ECHO)
+        t = self.tunnel(ECHO, box)
+        t.sock.sendall(b"a")
+        self.assertEqual(t.read(1), b"a")
+        pid = self.gateway_pid(box)
+        os.kill(pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        self.node.kill(box)
+        self.assertLess(time.monotonic() - begun, 15)
+        self.ends(t.sock)
+        self.assertFalse(os.path.exists(f"/proc/{pid}/exe"), "it is still there")
+        node.wait_for("the log says so", lambda: "a revocation was not confirmed" in self.node.log("sbx-manager"))
 
     def test_a_gateway_that_dies_is_started_again(self):
         pid = self.gateway_pid()

@@ -316,9 +316,11 @@ static int gateway_run(struct job *j, struct err *e)
 		r = gateway_open(j, e);
 	if (r == 0)
 		r = sbx_in_loop(j->s, gateway_set_in_loop, j);
-	if (r < 0 && j->tries + 1 == GATEWAY_TRIES)
+	if (r < 0 && j->tries + 1 >= GATEWAY_TRIES && !j->gateway_said) {
 		job_event(j, "the network gateway does not start, the sandbox has no network: %s",
 			  e->text);
+		j->gateway_said = true;
+	}
 	return r;
 }
 
@@ -351,6 +353,7 @@ static void gateway_done(struct job *j)
 	if (!b || b->rec.id.generation != j->generation || j->e.num == 0)
 		return;
 	b->gateway_fails++;
+	b->gateway_said = j->gateway_said;
 	str_copy(b->gateway_why, sizeof(b->gateway_why), j->e.text);
 	gateway_later(b);
 }
@@ -365,6 +368,7 @@ void gateway_set(struct box *b, const struct job *j)
 		b->gateway_since_ms = clock_mono_ms();
 	b->gateway = j->gateway;
 	b->gateway_doubt = b->gateway_reports != j->gateway_reports;
+	b->gateway_said = false;
 	b->gateway_why[0] = '\0';
 }
 
@@ -372,7 +376,7 @@ void gateway_forget(struct box *b)
 {
 	loop_timer_stop(&b->gateway_timer);
 	b->gateway = (struct gateway){ 0 };
-	b->gateway_doubt = false;
+	b->gateway_doubt = b->gateway_said = false;
 	b->gateway_fails = 0;
 	b->gateway_why[0] = '\0';
 }
@@ -396,6 +400,7 @@ void gateway_look(struct box *b)
 	j = job_new(b->s, "gateway", b->rec.id.sandbox, "", gateway_run);
 	j->generation = b->rec.id.generation;
 	j->tries = b->gateway_fails;
+	j->gateway_said = b->gateway_said;
 	j->gateway_reports = b->gateway_reports;
 	j->done = gateway_done;
 	job_start(j);

@@ -36,6 +36,7 @@ struct job {
 	/* gateway */
 	struct gateway gateway;                      /* what it has confirmed in this job; pid 0 = nothing */
 	unsigned gateway_reports, tries;
+	bool gateway_said;
 	bool unrecorded;                             /* the execution that a template is made of has no record */
 	void *arg;                                   /* of `done` */
 	/* template */

@@ -74,6 +74,7 @@ struct box {
 	/* gateway.c */
 	struct gateway gateway;
 	bool gateway_doubt;                  /* to be checked before it is relied on */
+	bool gateway_said;                   /* the sandbox's log says that it has no network */
 	unsigned gateway_reports;            /* of its end */
 	unsigned gateway_fails;              /* starts in a row that failed or did not last */
 	int64_t gateway_since_ms;

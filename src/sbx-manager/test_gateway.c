@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "sbx-manager/test_rig.h"
 
+#define GATEWAY_TRIES_SEEN 7
 #define EVENT_STARTED "the network gateway was started"
 #define EVENT_AGAIN "the network gateway was started again; its connections have ended"
 
@@ -355,6 +356,12 @@ static void test_does_not_start(void **state)
 	assert_int_equal(gw.starts, 6);
 	assert_int_equal(events("does not start, the sandbox has no network"), 1);
 	assert_string_equal(rig_box()->gateway_why, "");
+	/* The next time that it does not come back is said too, also when that is soon. */
+	rig_box()->gateway_fails = GATEWAY_TRIES_SEEN;
+	gw.fail_starts = 1000;
+	gw_dies();
+	gateway_look_all(&fx->s, true);
+	TURN_UNTIL(events("does not start, the sandbox has no network") == 2 && idle());
 }
 
 /* One that ends again and again is started later each time, up to a limit. */
