@@ -410,7 +410,7 @@ int main(int argc, char **argv)
 {
 	static const char *const args[] = { "--limit", "connections-per-s=0", "--limit", "dials=8192", NULL };
 	bool quick = argc == 3 && str_eq(argv[2], "--quick");
-	struct rlimit files = { FDS_MAX, FDS_MAX };
+	struct rlimit files;
 	struct subject subjects[2] = { { "space", SERVER, { 0 } }, { "nginx", "10.0.3.1", { 0 } } };
 	json_t *out[2] = { json_object(), json_object() };
 	int listener;
@@ -420,6 +420,8 @@ int main(int argc, char **argv)
 		fputs("usage: gateway NETGTW [--quick]\n", stderr);
 		return 2;
 	}
+	getrlimit(RLIMIT_NOFILE, &files);
+	files.rlim_cur = files.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &files);
 	network();
 	listener = rig_listen(&rig, RIG_INTERNET, SERVER, SERVER_PORT);

@@ -456,7 +456,7 @@ static int answer_record(struct answer *a, struct record *ret)
 
 static int answer_head(struct answer *a, enum dns_rcode *rcode)
 {
-	uint16_t id, flags, count[4], type, class;
+	uint16_t id = 0, flags = 0, count[4] = { 0 }, type, class;
 	struct dns_name name;
 
 	if (a->r.n < DNS_HEAD)

@@ -1,4 +1,5 @@
 /* Flows of the guest through the real processes: bytes, ends, resets, stalls, refusals, limits. */
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -324,6 +325,84 @@ static void test_bandwidth(void **state)
 	close(b);
 }
 
+static size_t main_fds(void)
+{
+	char path[64];
+	size_t n = 0;
+	DIR *d;
+
+	str_format(path, sizeof(path), "/proc/%d/fd", (int)rig.pid[0]);
+	d = opendir(path);
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* One of the things that the ends of a connection do to each other, at random. */
+static void churn(int fd, bool *shut)
+{
+	static char block[200000];
+
+	switch (rand() % 8) {
+	case 0:
+		set_linger(fd);
+		break;
+	case 1:
+		shutdown(fd, SHUT_WR);
+		*shut = true;
+		break;
+	case 2:
+		(void)!recv(fd, block, sizeof(block), MSG_DONTWAIT);
+		break;
+	case 3:
+		(void)!recv(fd, block, 100, MSG_DONTWAIT);
+		break;
+	default:
+		if (!*shut)
+			send(fd, block, (size_t)rand() % sizeof(block), MSG_DONTWAIT | MSG_NOSIGNAL);
+	}
+}
+
+/* Many connections that send, end, stall and break at random: nothing is left of them. */
+static void test_churn(void **state)
+{
+	static const char *const args[] = { "--limit", "connections-per-s=0", NULL };
+	struct rig_conf c = { .program = netgtw_path, .main_args = args };
+	int fds[64][2];
+	bool shut[64][2] = { 0 };
+	size_t before;
+
+	fresh(true, &c);
+	rig_counter(&rig, "flows_open");
+	before = main_fds();
+	srand(1);
+	for (int i = 0; i < 64; i++)
+		through(SERVER, 80, &fds[i][0], &fds[i][1]);
+	for (int round = 0; round < 6000; round++) {
+		int i = rand() % 64, side = rand() % 2;
+
+		churn(fds[i][side], &shut[i][side]);
+		if (rand() % 12 != 0)
+			continue;
+		close(fds[i][side]);
+		close(fds[i][!side]);
+		shut[i][0] = shut[i][1] = false;
+		through(rand() % 2 ? SERVER : SERVER6, 80, &fds[i][0], &fds[i][1]);
+	}
+	for (int i = 0; i < 64; i++) {
+		close(fds[i][0]);
+		close(fds[i][1]);
+	}
+	for (int i = 0; i < 4000 && rig_counter(&rig, "flows_open") > 0; i++)
+		poll(NULL, 0, 5);
+	assert_int_equal(rig_counter(&rig, "flows_open"), 0);
+	assert_int_equal(rig_counter(&rig, "dials_open"), 0);
+	assert_int_equal(rig_counter(&rig, "buffered_bytes"), 0);
+	assert_int_equal(main_fds(), before);
+}
+
 /* With few descriptors there are fewer connections, and no harm. */
 static void test_descriptors(void **state)
 {
@@ -403,7 +482,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_log),	  cmocka_unit_test(test_not_open),
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
 		cmocka_unit_test(test_limits),	  cmocka_unit_test(test_bandwidth),
-		cmocka_unit_test(test_descriptors), cmocka_unit_test(test_death),
+		cmocka_unit_test(test_churn),	  cmocka_unit_test(test_descriptors), cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)
