@@ -62,15 +62,20 @@ static const struct seccomp_rule gtw_main_rules[] = {
 /* These answer ENOSYS in main: c-ares asks /dev/urandom for a key that nothing here depends on. */
 static const char *const gtw_main_enosys[] = { "openat", NULL };
 
+/* No Unix socket (those without a file belong to the network namespace), no netlink. */
+#define GTW_SOCKET_RULES \
+	{ "socket", { { 0, SECCOMP_INT, AF_INET } } }, { "socket", { { 0, SECCOMP_INT, AF_INET6 } } }
+
 /* inside: in the sandbox's netns, where every packet goes to the guest. */
 static const char *const gtw_inside_syscalls[] = {
 	"epoll_create1", "epoll_ctl", "epoll_wait", "eventfd2",
-	"socket", "connect", "sendto", "sendmsg", "recvfrom",
+	"connect", "sendto", "sendmsg", "recvfrom",
 	/* not seen: the answer to a dial waits until main has room for it */
 	"poll",
 	NULL
 };
 static const struct seccomp_rule gtw_inside_rules[] = {
+	GTW_SOCKET_RULES,
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_ERROR } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	{ NULL }
@@ -78,10 +83,11 @@ static const struct seccomp_rule gtw_inside_rules[] = {
 
 /* outside: in the node's netns; a loop around poll(2) and structs of fixed size. */
 static const char *const gtw_outside_syscalls[] = {
-	"poll", "socket", "connect", "getsockname", "sendmsg", "sendto",
+	"poll", "connect", "getsockname", "sendmsg", "sendto",
 	NULL
 };
 static const struct seccomp_rule gtw_outside_rules[] = {
+	GTW_SOCKET_RULES,
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	{ NULL }
 };
