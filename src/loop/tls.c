@@ -160,7 +160,9 @@ static uint32_t net_mask(const struct tls *t)
 		return EPOLLIN;
 	if (t->state == TLS_HANDSHAKE)
 		return t->asked && !t->answered ? 0 : t->handshake_wants_write ? EPOLLOUT : EPOLLIN;
-	if ((!t->in_eof && buf_len(&t->in) == 0 && !t->read_wants_write) || t->write_wants_read)
+	/* Who has nobody to send to any more shall take what is left, and does not prolong it. */
+	if ((!t->in_eof && !t->own_gone && buf_len(&t->in) == 0 && !t->read_wants_write) ||
+	    t->write_wants_read)
 		mask |= EPOLLIN;
 	if (t->read_wants_write || (t->write_blocked && !t->write_wants_read))
 		mask |= EPOLLOUT;
@@ -272,7 +274,7 @@ static bool read_record(struct tls *t)
 
 static void tls_pump_in(struct tls *t)
 {
-	for (int i = 0; i < PUMP_ROUNDS && empty_in(t) && !t->in_eof; i++)
+	for (int i = 0; i < PUMP_ROUNDS && empty_in(t) && !t->in_eof && !t->own_gone; i++)
 		if (!read_record(t))
 			break;
 	if (t->state == TLS_DEAD || !t->in_eof || t->in_done || buf_len(&t->in))
