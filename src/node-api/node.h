@@ -101,14 +101,15 @@ void node_refuse(struct node_call *c, const struct err *e);      /* answers with
 void node_answer_json(struct node_call *c, int status, json_t *body);   /* takes body; c is gone */
 void node_forward(struct node_call *c);
 void node_port(struct node_call *c);
-/* Asks sbx-manager; what it admits becomes a stream, what it refuses is answered. c is gone or waits. */
+/* Asks sbx-manager; what it admits becomes a stream, what it refuses is answered. */
 struct sbx_admit;
 void node_admit(struct node_call *c, const struct sbx_admit *q);
 bool node_full(const struct node *n, struct err *e);
 /* The descriptor of a lease that is not forwarded (any more): shut, closed, its end is reported. */
 void stream_let_go(struct stream *s, struct conn *up);
 /* Sends the head that put writes, and forwards over up. */
-void stream_send(struct stream *s, struct conn *up, int (*put)(struct buf *b, const struct stream *s));
+void stream_send(struct stream *s, struct conn *up,
+		 int (*put)(struct buf *b, const struct stream *s));
 bool stream_skip_space(const char *name, void *arg);
 void port_begin(struct stream *s, struct conn *up);              /* owns up, a fresh connection to the gateway */
 void node_lifecycle(struct node_call *c);

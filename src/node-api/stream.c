@@ -156,7 +156,8 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	free(s);
 }
 
-void stream_send(struct stream *s, struct conn *up, int (*put)(struct buf *b, const struct stream *s))
+void stream_send(struct stream *s, struct conn *up,
+		 int (*put)(struct buf *b, const struct stream *s))
 {
 	struct buf head;
 

@@ -137,7 +137,7 @@ static int admit_limits(const struct admit *a, const struct box *b, struct err *
 			    full ? "sandbox" : "node");
 }
 
-/* One that does not listen has ended; the bridge's end is that of its execution, a gateway comes back. */
+/* Who does not listen has ended: a bridge with its execution, and a gateway comes back. */
 static int admit_no_listener(const struct exec_peer *p, bool port, struct err *e)
 {
 	if (errno == EAGAIN)

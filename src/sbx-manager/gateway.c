@@ -1,15 +1,15 @@
 /*
  * The network gateway of an execution, seen from here (spec S-3, K-5, R-5).
  *
- * Theory of operation. Its death is not the end of the sandbox. So it is not a step of the sandbox's
- * story, but a state that is kept: what is wanted follows from the record and the bundle, what there
- * is stands in b->gateway, and gateway_look compares the two. Where they differ a job makes them
- * equal. It is looked at after each job of the box, when the gateway has ended, after a new bundle,
- * when node-manager is back, and by the timer of a try that failed.
+ * Theory of operation. Its death is not the end of the sandbox. So it is not a step of the
+ * sandbox's story, but a state that is kept: what is wanted follows from the record and the bundle,
+ * what there is stands in b->gateway, and gateway_look compares the two. Where they differ a job
+ * makes them equal. It is looked at after each job of the box, when the gateway has ended, after a
+ * new bundle, when node-manager is back, and by the timer of a try that failed.
  *
- *	wanted   as long as the execution is there (running, paused): a gateway that knows the whole
- *	         identity and the newest bundle; open, once the execution has run /init
- *	start    NM_GATEWAY (ends what was there) -> GTW_INSTALL -> record -> in memory -> GTW_OPEN
+ *	wanted   as long as the execution is there (running, paused): a gateway that knows the
+ *	         whole identity and the newest bundle; open, once the execution has run /init
+ *	start    NM_GATEWAY (ends what was there), GTW_INSTALL, record, in memory, GTW_OPEN
  *
  * `create` and `start` do the same steps in their own job, so that the network is there when they
  * answer; where it fails they go on without, and the job goes on trying. In memory (b->gateway.pid)
@@ -33,12 +33,12 @@
 #define GATEWAY_ASK_MS 2000              /* one question to it; a guest may have it in its hands */
 #define GATEWAY_LISTEN_MS 3000           /* for one that was just started to listen */
 #define GATEWAY_NM_MS 10000
-#define GATEWAY_TRIES 5                  /* in a row, then the sandbox's log says that it has no network */
+#define GATEWAY_TRIES 5                  /* in a row, then the sandbox's log says so */
 #define GATEWAY_RETRY_FIRST_MS 100
 #define GATEWAY_RETRY_MAX_MS 30000
 #define GATEWAY_STEADY_MS 30000          /* the end of one that lived so long is no failed start */
 #define GATEWAY_PUSH_MS 500              /* a new bundle: to one gateway, */
-#define GATEWAY_PUSH_ALL_MS 5000         /* and to all; who did not take it by then is looked at by itself */
+#define GATEWAY_PUSH_ALL_MS 5000         /* and to all; who did not take it is looked at later */
 
 /* ---- Questions to it (worker) ---- */
 
@@ -438,7 +438,7 @@ void gateway_exited(struct sbx *s, const char *sandbox, uint64_t generation, con
 	gateway_look(b);
 }
 
-/* ---- A new bundle: the job that brought it tells all of them before it is acknowledged ---- */
+/* ---- A new bundle: all of them are told before it is acknowledged ---- */
 
 struct gateway_target { struct record rec; struct list node; };
 struct gateway_push { struct sbx *s; struct list targets; struct job *j; bool taken; };

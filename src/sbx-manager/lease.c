@@ -1,9 +1,9 @@
 /*
- * Leases: each is one stream between node-api and a bridge or a gateway, held at both ends. node-api reports the
- * end of each; a duplicate is kept here, so that the stream can be cut whatever node-api does; a
- * node-api connection that breaks ends all its leases. After EPOLLHUP of the duplicate (the bridge
- * has closed) the lease stays until node-api has reported its end, since bytes may still wait in
- * the socket.
+ * Leases: each is one stream between node-api and a bridge or a gateway, held at both ends.
+ * node-api reports the end of each; a duplicate is kept here, so that the stream can be cut
+ * whatever node-api does; a node-api connection that breaks ends all its leases. After EPOLLHUP of
+ * the duplicate (the other side has closed) the lease stays until node-api has reported its end,
+ * since bytes may still wait in the socket.
  */
 #include "sbx-manager/sbx.h"
 

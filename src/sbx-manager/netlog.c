@@ -1,7 +1,7 @@
 /*
- * What the gateway of an execution has seen (life-cycle kinds netlog, netstats): asked of the gateway
- * itself, nothing is kept here. Its numbers begin again with each gateway; `epoch` says which one
- * they are of.
+ * What the gateway of an execution has seen (life-cycle kinds netlog, netstats): asked of the
+ * gateway itself, nothing is kept here. Its numbers begin again with each gateway; `epoch` says
+ * which one they are of.
  */
 #include <errno.h>
 

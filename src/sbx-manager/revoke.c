@@ -2,8 +2,8 @@
  * Revocation of an execution. Fixed order (spec R-2, T-1):
  *
  *	1  mark: nothing is admitted any more
- *	2  the bridge, then the gateway, end all streams in the guest, throw away what they have read, and confirm;
- *	   both within SBX_REVOKE_MS, else node-manager kills who did not by its pidfd
+ *	2  the bridge, then the gateway, end all streams in the guest, throw away what they have
+ *	   read, and confirm; both within SBX_REVOKE_MS, else node-manager kills who did not
  *	3  shutdown(2) on the duplicates; what waits in them for the reader is thrown away
  *	4  node-api is told of each lease, and drops its buffers
  */
