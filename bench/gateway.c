@@ -38,9 +38,13 @@
 static char block[65536];
 static struct rig rig;
 
-/* ---- The server: the first byte says what a connection is: 'D' gets, 'U' gives, 'E' is echoed ---- */
+/*
+ * ---- The server: the first byte says what a connection is: 'D' gets, 'U' gives, 'E' is echoed
+ * ----
+ */
 
-static char kinds[FDS_MAX];          /* by descriptor; in the client: those of new_connections that are open */
+static char
+	kinds[FDS_MAX]; /* by descriptor; in the client: those of new_connections that are open */
 
 static void server_io(int ep, int fd)
 {
@@ -62,7 +66,8 @@ static void server_io(int ep, int fd)
 	if (kinds[fd] == 0) {
 		kinds[fd] = block[0];
 		if (kinds[fd] == 'D')
-			epoll_ctl(ep, EPOLL_CTL_MOD, fd, &(struct epoll_event){ .events = EPOLLOUT, .data.fd = fd });
+			epoll_ctl(ep, EPOLL_CTL_MOD, fd,
+				  &(struct epoll_event) { .events = EPOLLOUT, .data.fd = fd });
 	}
 	if (kinds[fd] == 'E' && send(fd, block, (size_t)n, MSG_NOSIGNAL) < 0)
 		close(fd);
@@ -74,7 +79,8 @@ static void server_run(int listener)
 	struct epoll_event ev[BATCH];
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	epoll_ctl(ep, EPOLL_CTL_ADD, listener, &(struct epoll_event){ .events = EPOLLIN, .data.fd = listener });
+	epoll_ctl(ep, EPOLL_CTL_ADD, listener,
+		  &(struct epoll_event) { .events = EPOLLIN, .data.fd = listener });
 	for (;;) {
 		int n = epoll_wait(ep, ev, BATCH, -1);
 
@@ -89,7 +95,9 @@ static void server_run(int listener)
 					continue;
 				}
 				kinds[fd] = 0;
-				epoll_ctl(ep, EPOLL_CTL_ADD, fd, &(struct epoll_event){ .events = EPOLLIN, .data.fd = fd });
+				epoll_ctl(ep, EPOLL_CTL_ADD, fd,
+					  &(struct epoll_event) { .events = EPOLLIN,
+								  .data.fd = fd });
 			}
 		}
 	}
@@ -111,7 +119,8 @@ static double cpu_s(const struct subject *s)
 		if (fd_read_file(AT_FDCWD, path, 4096, &text, NULL) < 0)
 			continue;
 		p = strrchr(text, ')');
-		if (p && sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &u, &k) == 2)
+		if (p && sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &u,
+				&k) == 2)
 			sum += (double)(u + k) / (double)sysconf(_SC_CLK_TCK);
 		free(text);
 	}
@@ -159,7 +168,9 @@ static double throughput(const struct subject *s, char kind, int ms)
 	for (int i = 0; i < STREAMS; i++) {
 		fds[i] = dial(s);
 		rig_send(fds[i], &kind, 1);
-		epoll_ctl(ep, EPOLL_CTL_ADD, fds[i], &(struct epoll_event){ .events = kind == 'D' ? EPOLLIN : EPOLLOUT, .data.fd = fds[i] });
+		epoll_ctl(ep, EPOLL_CTL_ADD, fds[i],
+			  &(struct epoll_event) { .events = kind == 'D' ? EPOLLIN : EPOLLOUT,
+						  .data.fd = fds[i] });
 	}
 	start = clock_mono_ms();
 	while ((now = clock_mono_ms()) < start + ms) {
@@ -193,7 +204,8 @@ static void dial_start(const struct subject *s, int ep)
 		exit(1);
 	}
 	kinds[fd] = 1;
-	epoll_ctl(ep, EPOLL_CTL_ADD, fd, &(struct epoll_event){ .events = EPOLLOUT, .data.fd = fd });
+	epoll_ctl(ep, EPOLL_CTL_ADD, fd,
+		  &(struct epoll_event) { .events = EPOLLOUT, .data.fd = fd });
 }
 
 /* Connections a second: connect, a byte there and back, close. */
@@ -216,7 +228,9 @@ static double new_connections(const struct subject *s, int ms)
 
 			if (ev[i].events == EPOLLOUT) {
 				if (send(fd, &c, 1, MSG_NOSIGNAL) == 1)
-					epoll_ctl(ep, EPOLL_CTL_MOD, fd, &(struct epoll_event){ .events = EPOLLIN, .data.fd = fd });
+					epoll_ctl(ep, EPOLL_CTL_MOD, fd,
+						  &(struct epoll_event) { .events = EPOLLIN,
+									  .data.fd = fd });
 				continue;
 			}
 			if (recv(fd, &c, 1, 0) == 1)
@@ -236,7 +250,8 @@ static double new_connections(const struct subject *s, int ms)
 		kinds[fd] = 0;
 	}
 	if (failed)
-		fprintf(stderr, "gateway: %s: %llu connections failed\n", s->name, (unsigned long long)failed);
+		fprintf(stderr, "gateway: %s: %llu connections failed\n", s->name,
+			(unsigned long long)failed);
 	return (double)done * 1000 / (double)(now - start);
 }
 
@@ -290,14 +305,16 @@ static void idle(const struct subject *s, json_t *out)
 			if (round)
 				rig_send(fds[i], &c, 1);
 			if (rig_recv(fds[i], &c, 1) != 1) {
-				fprintf(stderr, "gateway: %s: connection %d of %d is gone\n", s->name, i, IDLE);
+				fprintf(stderr, "gateway: %s: connection %d of %d is gone\n",
+					s->name, i, IDLE);
 				exit(1);
 			}
 		}
 	}
 	after = memory_kib(s);
 	json_object_set_new(out, "idle_connections", json_integer(IDLE));
-	json_object_set_new(out, "idle_bytes_each", json_real((double)(after - before) * 1024 / IDLE));
+	json_object_set_new(out, "idle_bytes_each",
+			    json_real((double)(after - before) * 1024 / IDLE));
 	json_object_set_new(out, "idle_open_ms", json_integer(clock_mono_ms() - start));
 	for (int i = 0; i < IDLE; i++)
 		close(fds[i]);
@@ -335,7 +352,8 @@ static pid_t nginx_start(void)
 		}
 		usleep(10000);
 	}
-	fputs("gateway: nginx does not start (setup.sh --test installs it and its stream module)\n", stderr);
+	fputs("gateway: nginx does not start (setup.sh --test installs it and its stream module)\n",
+	      stderr);
 	exit(1);
 }
 
@@ -362,18 +380,22 @@ static void network(void)
 	char text[256];
 
 	rig_net(&rig);
-	str_format(text, sizeof(text), "link add side type veth peer name eth1 netns /proc/%d/fd/%d\n", (int)getpid(),
+	str_format(text, sizeof(text),
+		   "link add side type veth peer name eth1 netns /proc/%d/fd/%d\n", (int)getpid(),
 		   rig.ns[RIG_GUEST]);
 	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch", text);
-	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch", "addr add 10.0.3.1/24 dev side\nlink set side up\n");
-	rig_sh(&rig, RIG_GUEST, "/usr/sbin/ip", "-batch", "addr add 10.0.3.15/24 dev eth1\nlink set eth1 up\n");
+	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch",
+	       "addr add 10.0.3.1/24 dev side\nlink set side up\n");
+	rig_sh(&rig, RIG_GUEST, "/usr/sbin/ip", "-batch",
+	       "addr add 10.0.3.15/24 dev eth1\nlink set eth1 up\n");
 	sysctls(RIG_GUEST);
 	sysctls(RIG_NODE);
 	sysctls(RIG_INTERNET);
 }
 
 enum { DOWN, UP, RATE, LATENCY, FIGURES };
-static const char *const figure_names[FIGURES] = { "down_bytes_s", "up_bytes_s", "connections_s", "first_byte_us" };
+static const char *const figure_names[FIGURES] = { "down_bytes_s", "up_bytes_s", "connections_s",
+						   "first_byte_us" };
 
 static double figure(const struct subject *s, int which, int ms)
 {
@@ -401,14 +423,16 @@ static void measure(struct subject subjects[2], int rounds, int ms, json_t *out[
 
 			str_format(name, sizeof(name), "%s_cpu_s", figure_names[which]);
 			json_object_set_new(out[i], name, json_real(cpu[i] / rounds));
-			json_object_set_new(out[i], figure_names[which], json_real(median(v[i], rounds)));
+			json_object_set_new(out[i], figure_names[which],
+					    json_real(median(v[i], rounds)));
 		}
 	}
 }
 
 int main(int argc, char **argv)
 {
-	static const char *const args[] = { "--limit", "connections-per-s=0", "--limit", "dials=8192", NULL };
+	static const char *const args[] = { "--limit", "connections-per-s=0", "--limit",
+					    "dials=8192", NULL };
 	bool quick = argc == 3 && str_eq(argv[2], "--quick");
 	struct rlimit files;
 	struct subject subjects[2] = { { "space", SERVER, { 0 } }, { "nginx", "10.0.3.1", { 0 } } };

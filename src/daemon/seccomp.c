@@ -152,7 +152,8 @@ static int seccomp_add_rules(scmp_filter_ctx ctx, const struct seccomp_rule *rul
 					  rules->conds[n].mask, rules->conds[n].value);
 		r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, nr, n, cmp);
 		if (r < 0 && r != -EEXIST)
-			return err_errno(e, r, "cannot allow the system call %s with these arguments",
+			return err_errno(e, r,
+					 "cannot allow the system call %s with these arguments",
 					 rules->call);
 	}
 	return 0;

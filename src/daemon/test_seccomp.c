@@ -149,7 +149,8 @@ static int rule_address(void)
 
 static int rule_fastopen(void)
 {
-	return ruled() ? 99 : (int)syscall(SYS_sendto, -1, "", 0, MSG_FASTOPEN | MSG_NOSIGNAL, NULL, 0);
+	return ruled() ? 99
+		       : (int)syscall(SYS_sendto, -1, "", 0, MSG_FASTOPEN | MSG_NOSIGNAL, NULL, 0);
 }
 
 static int rule_dup(void)

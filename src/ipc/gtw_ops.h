@@ -44,7 +44,11 @@ enum gtw_main_fd {
 };
 enum gtw_inside_fd { GTW_INSIDE_MAIN = 3, GTW_INSIDE_UDP4, GTW_INSIDE_UDP6, GTW_INSIDE_FD_END };
 enum gtw_outside_fd { GTW_OUTSIDE_MAIN = 3, GTW_OUTSIDE_RESOLVER, GTW_OUTSIDE_FD_END };
-#define GTW_MAIN_NOFILE 19456                /* RLIMIT_NOFILE of main (or the hard limit, when that is lower): two a flow or lease, 9,500 of them at most */
+/*
+ * RLIMIT_NOFILE of main (or the hard limit, when that is lower): two a flow or lease, of which there
+ * are 9,500 at most.
+ */
+#define GTW_MAIN_NOFILE 19456
 #define GTW_LISTEN_BACKLOG 1024              /* of the tproxy listeners */
 
 #define GTW_NAMESERVERS_MAX 3
@@ -99,11 +103,12 @@ struct gtw_leases_rep {
  */
 #define GTW_LOG_RECORDS 1024
 #define GTW_LOG_PAGE 100
-struct gtw_log { uint64_t after; };              /* "n" of the last record that is known; 0 = from the first that is kept */
+/* after: "n" of the last record that is known; 0 = from the first that is kept */
+struct gtw_log { uint64_t after; };
 struct gtw_log_rep {
 	json_t *records;
 	uint64_t next;                           /* `after` of the next question */
-	uint64_t lost;                           /* records between `after` and the first of these that are not kept any more */
+	uint64_t lost;                           /* records after `after` that are not kept any more */
 	bool more;                               /* ask again at once */
 };
 struct gtw_stats_rep { json_t *counters; };      /* {"name": number}; docs/network.md */
@@ -149,7 +154,7 @@ _Static_assert(sizeof(struct gtw_preamble) == 48, "as on the wire");
 
 enum gtw_code {
 	GTW_OK = 1,
-	GTW_DENY,                                /* wrong signature, time, purpose, port, protocol, sandbox, epoch of the preamble */
+	GTW_DENY,                                /* signature, time, purpose, port, protocol, sandbox, epoch */
 	GTW_REFRESH,                             /* another incarnation of this sandbox */
 	GTW_PORT_CLOSED,                         /* nothing listens there in the guest */
 	GTW_LIMIT,                               /* too many leases, or dials on their way */

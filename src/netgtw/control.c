@@ -18,7 +18,8 @@ static int control_bundle(struct gtw *g, const char *text, struct err *e)
 	if (g->bundle.number != 0) {
 		r = bundle_may_replace(&g->bundle, next, e);
 		if (r < 0)
-			return err_set_code(e, r, "stale-bundle", "A newer key bundle is installed.");
+			return err_set_code(e, r, "stale-bundle",
+					    "A newer key bundle is installed.");
 	}
 	g->bundle = *next;
 	cap_cache_clear(g->caps);

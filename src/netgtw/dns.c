@@ -1,15 +1,15 @@
 /*
  * The DNS proxy. The guest may ask any address: whoever listens there, here it is the gateway that
- * answers, over UDP (datagrams come from inside) and TCP (port 53 is not dialled). A question is read
- * strictly and asked anew of the node's nameservers with an ID of our own; the answer is read strictly
- * and written anew, without the addresses that outside would not dial.
+ * answers, over UDP (datagrams come from inside) and TCP (port 53 is not dialled). A question is
+ * read strictly and asked anew of the node's nameservers with an ID of our own; the answer is read
+ * strictly and written anew, without the addresses that outside would not dial.
  *
- * c-ares does what is between: the UDP exchange, the match of ID and question, TCP when an answer was
- * truncated. Each attempt has a channel of its own, for one nameserver: so each has a port and an ID
- * that nobody knows, and what one nameserver does touches no other question. Its sockets come from
- * outside, connected; the address that c-ares is told (DNS_FAKE) means nothing. Its time-outs are
- * not used: an attempt ends by a timer here. A channel is never destroyed inside one of its own
- * callbacks: those only note what happened, query_after looks.
+ * c-ares does what is between: the UDP exchange, the match of ID and question, TCP when an answer
+ * was truncated. Each attempt has a channel of its own, for one nameserver: so each has a port and
+ * an ID that nobody knows, and what one nameserver does touches no other question. Its sockets
+ * come from outside, connected; the address that c-ares is told (DNS_FAKE) means nothing. Its
+ * time-outs are not used: an attempt ends by a timer here. A channel is never destroyed inside one
+ * of its own callbacks: those only note what happened, query_after looks.
  *
  * Attempts go around the nameservers twice, from the one that answered last.
  */
@@ -68,7 +68,7 @@ struct dns {
 	struct gtw *g;
 	struct list queries, conns;
 	size_t n_queries, n_conns;
-	unsigned first, n_servers;           /* which is asked first; as many as there are known to be */
+	unsigned first, n_servers; /* which is asked first; as many as there are known to be */
 	uint8_t out[DNS_MESSAGE_MAX + 2];    /* with the length that TCP has before it */
 };
 
@@ -82,10 +82,17 @@ static void dns_log(struct dns *d, const struct query *q, bool refused, enum flo
 
 	if (q->question.name.len)
 		dns_name_text(&q->question.name, name);
-	flowlog_add(&d->g->log, &(struct flow_record){
-		.flow = d->g->log.next_flow++, .t_ms = now, .end_ms = now, .dir = FLOW_DNS,
-		.proto = q->tcp ? FLOW_TCP : FLOW_UDP, .addr = *about, .refused = refused, .why = why,
-		.name = name, .up = q->asked_len, .down = len });
+	flowlog_add(&d->g->log, &(struct flow_record) { .flow = d->g->log.next_flow++,
+							.t_ms = now,
+							.end_ms = now,
+							.dir = FLOW_DNS,
+							.proto = q->tcp ? FLOW_TCP : FLOW_UDP,
+							.addr = *about,
+							.refused = refused,
+							.why = why,
+							.name = name,
+							.up = q->asked_len,
+							.down = len });
 }
 
 static void dns_send(struct query *q, size_t len)
@@ -217,8 +224,8 @@ static int cares_connect(ares_socket_t fd, const struct sockaddr *sa, ares_sockl
 	return 0;
 }
 
-static ares_ssize_t cares_recv(ares_socket_t fd, void *p, size_t n, int flags, struct sockaddr *from,
-			       ares_socklen_t *from_len, void *arg)
+static ares_ssize_t cares_recv(ares_socket_t fd, void *p, size_t n, int flags,
+			       struct sockaddr *from, ares_socklen_t *from_len, void *arg)
 {
 	struct sockaddr_in fake = { .sin_family = AF_INET, .sin_port = htons(53),
 				    .sin_addr.s_addr = htonl(DNS_FAKE) };
@@ -364,8 +371,8 @@ static void query_ask(struct query *q)
 		return;
 	}
 	n = dns_question_write(&q->question, id, packet);
-	loop_timer_set(d->g->loop, &q->timer, q->attempt < d->n_servers ? DNS_FIRST_MS : DNS_SECOND_MS,
-		       query_on_timer, q);
+	loop_timer_set(d->g->loop, &q->timer,
+		       q->attempt < d->n_servers ? DNS_FIRST_MS : DNS_SECOND_MS, query_on_timer, q);
 	q->busy = true;
 	ares_send(q->ch, packet, (int)n, cares_done, q);
 	q->busy = false;
@@ -542,7 +549,8 @@ void dns_accept(struct gtw *g, int fd, const struct addr *asked)
 	c->asked = *asked;
 	list_add_tail(&d->conns, &c->node);
 	d->n_conns++;
-	c->conn = conn_new(g->loop, fd, 2 * (2 + DNS_QUESTION_MAX), DNS_TCP_OUT_MAX, conn_on_event, c);
+	c->conn = conn_new(g->loop, fd, 2 * (2 + DNS_QUESTION_MAX), DNS_TCP_OUT_MAX, conn_on_event,
+			   c);
 	if (c->conn)
 		conn_set_timeout(c->conn, DNS_TCP_IDLE_MS);
 	else

@@ -141,7 +141,8 @@ void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT])
 /* ---- Names of addresses ---- */
 
 /* Labels from the last one on; at most `max` before the suffix. Returns how many, or -1. */
-static int reverse_labels(const struct dns_name *n, const char *suffix, const uint8_t **ret, int max)
+static int reverse_labels(const struct dns_name *n, const char *suffix, const uint8_t **ret,
+			  int max)
 {
 	size_t len = strlen(suffix) + 1;
 	const uint8_t *all[DNS_NAME_WIRE / 2 + 1];
@@ -207,7 +208,7 @@ bool dns_name_reverse(const struct dns_name *n, struct addr *ret)
 struct writer {
 	uint8_t *p;
 	size_t max, at;
-	bool full;                           /* something did not fit; the rest is not written either */
+	bool full; /* something did not fit; the rest is not written either */
 	struct { uint32_t hash; uint16_t at; } places[PLACES_MAX];
 	unsigned n_places;
 };
@@ -280,8 +281,8 @@ static void put_name(struct writer *w, const struct dns_name *n, bool compress)
 	put(w, "", 1);
 }
 
-static void put_head(struct writer *w, unsigned id, unsigned flags, unsigned an, unsigned ns, unsigned ar,
-		     const struct dns_question *q)
+static void put_head(struct writer *w, unsigned id, unsigned flags, unsigned an, unsigned ns,
+		     unsigned ar, const struct dns_question *q)
 {
 	put16(w, id);
 	put16(w, flags);
@@ -312,7 +313,10 @@ static const struct { uint16_t type; enum dns_treat treat; } treats[] = {
 	{ DNS_NS, DNS_FORWARD },   { DNS_SOA, DNS_FORWARD },  { DNS_PTR, DNS_FORWARD },
 	{ DNS_MX, DNS_FORWARD },   { DNS_TXT, DNS_FORWARD },  { DNS_SRV, DNS_FORWARD },
 	{ DNS_CAA, DNS_FORWARD },
-	/* They would take clients to HTTP/3 and to hidden names (ECH); A and AAAA lead there as well. */
+	/*
+	 * They would take clients to HTTP/3 and to hidden names (ECH); A and AAAA lead there as
+	 * well.
+	 */
 	{ DNS_HTTPS, DNS_EMPTY },  { DNS_SVCB, DNS_EMPTY },
 };
 
@@ -342,7 +346,9 @@ static int question_opt(struct reader *r, struct dns_question *q)
 			return DNS_FORMERR;
 	}
 	q->edns = true;
-	q->udp_size = size < DNS_UDP_PLAIN ? DNS_UDP_PLAIN : size > DNS_UDP_MOST ? DNS_UDP_MOST : size;
+	q->udp_size = size < DNS_UDP_PLAIN  ? DNS_UDP_PLAIN
+		      : size > DNS_UDP_MOST ? DNS_UDP_MOST
+					    : size;
 	return (ttl >> 16 & 0xff) != 0 ? DNS_BADVERS : DNS_NOERROR;
 }
 
@@ -426,7 +432,7 @@ struct answer {
 	struct reader r;
 	struct record records[DNS_RECORDS_MAX];
 	unsigned n_answer, n_authority, n_all;
-	struct dns_name chain[DNS_CHAIN_MAX + 1];    /* the question's name, and what CNAMEs lead to */
+	struct dns_name chain[DNS_CHAIN_MAX + 1]; /* the question's name, and what CNAMEs lead to */
 	unsigned n_chain;
 };
 
@@ -443,8 +449,9 @@ static int answer_record(struct answer *a, struct record *ret)
 	struct dns_name owner;
 
 	ret->owner = r->at;
-	if (get_name(r, true, &owner) < 0 || get16(r, &ret->type) < 0 || get16(r, &ret->class) < 0 ||
-	    get32(r, &ret->ttl) < 0 || get16(r, &ret->len) < 0 || ret->len > r->n - r->at)
+	if (get_name(r, true, &owner) < 0 || get16(r, &ret->type) < 0 ||
+	    get16(r, &ret->class) < 0 || get32(r, &ret->ttl) < 0 || get16(r, &ret->len) < 0 ||
+	    ret->len > r->n - r->at)
 		return -EBADMSG;
 	/* RFC 2181, section 8. */
 	if (ret->ttl > INT32_MAX)
@@ -471,8 +478,8 @@ static int answer_head(struct answer *a, enum dns_rcode *rcode)
 	if (*rcode != DNS_NOERROR && *rcode != DNS_NXDOMAIN)
 		return -EREMOTEIO;
 	if ((flags & FLAG_TC) || count[0] != 1 || get_name(&a->r, true, &name) < 0 ||
-	    get16(&a->r, &type) < 0 || get16(&a->r, &class) < 0 || !dns_name_eq(&name, &a->q->name) ||
-	    type != a->q->type || class != CLASS_IN)
+	    get16(&a->r, &type) < 0 || get16(&a->r, &class) < 0 ||
+	    !dns_name_eq(&name, &a->q->name) || type != a->q->type || class != CLASS_IN)
 		return -EBADMSG;
 	a->n_answer = count[1];
 	a->n_authority = count[2];
@@ -685,7 +692,8 @@ int dns_answer_pass(const struct dns_question *q, const uint8_t *p, size_t n, dn
 	ret->truncated = w.full;
 	if (w.full) {
 		w = (struct writer){ .p = dst, .max = max };
-		put_head(&w, q->id, answer_flags(q, ret->rcode) | FLAG_TC, 0, 0, q->edns ? 1 : 0, q);
+		put_head(&w, q->id, answer_flags(q, ret->rcode) | FLAG_TC, 0, 0, q->edns ? 1 : 0,
+			 q);
 		if (q->edns)
 			put_opt(&w, 0);
 		an = ns = 0;

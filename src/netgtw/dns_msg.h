@@ -1,6 +1,6 @@
 /*
- * DNS messages (RFC 1035, 2181, 3596, 6891): a strict reader and a writer. Nothing is ever passed on
- * as it came: a question of the guest is read and written anew for the nameserver, an answer is
+ * DNS messages (RFC 1035, 2181, 3596, 6891): a strict reader and a writer. Nothing is ever passed
+ * on as it came: a question of the guest is read and written anew for the nameserver, an answer is
  * read and written anew for the guest, with only the records that belong to the question. No I/O,
  * no clock, no allocation.
  */
@@ -62,7 +62,7 @@ typedef bool dns_addr_fn(const struct addr *a, void *arg);
 struct dns_answer {
 	enum dns_rcode rcode;
 	size_t len;                          /* of the message in dst */
-	unsigned kept, removed;              /* records that answer the question; addresses taken out */
+	unsigned kept, removed; /* records that answer the question; addresses taken out */
 	struct addr first_removed;
 	bool truncated;                      /* TC is set: the guest asks again over TCP */
 };
@@ -77,7 +77,9 @@ int dns_answer_pass(const struct dns_question *q, const uint8_t *p, size_t n, dn
 /* An answer of ours, without records. dst: DNS_UDP_PLAIN bytes. Returns its length. */
 size_t dns_answer_own(const struct dns_question *q, enum dns_rcode rcode, uint8_t *dst);
 
-/* Lower case, "." between labels, "?" for what is no letter, digit, "-" or "_"; "." for the root. */
+/*
+ * Lower case, "." between labels, "?" for what is no letter, digit, "-" or "_"; "." for the root.
+ */
 void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT]);
 bool dns_name_eq(const struct dns_name *a, const struct dns_name *b);
 /*

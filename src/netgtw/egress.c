@@ -36,7 +36,9 @@ static enum flow_why egress_may(struct gtw *g, const struct addr *from)
 static void egress_ask(struct gtw *g, int fd, const struct addr *to)
 {
 	struct flow *f = flow_new(g, fd, to, FLOW_TCP, 0);
-	struct out_req q = { .magic = PROTO_MAGIC, .kind = OUT_DIAL, .id = g->asked_next, .addr = *to };
+	struct out_req q = {
+		.magic = PROTO_MAGIC, .kind = OUT_DIAL, .id = g->asked_next, .addr = *to
+	};
 
 	f->asked_at = (uint8_t)(g->asked_next % PROTO_DIALS_UNANSWERED);
 	g->asked[f->asked_at] = f;
@@ -76,7 +78,10 @@ static uint32_t egress_unanswered(const struct gtw *g)
 	return g->asked_next - g->asked_first;
 }
 
-/* Connections that are not taken wait in the listening queue: outside is asked no faster than it answers. */
+/*
+ * Connections that are not taken wait in the listening queue: outside is asked no faster than it
+ * answers.
+ */
 static void egress_on_listen(struct loop_io *io, uint32_t events)
 {
 	struct gtw *g = io->arg;
@@ -132,7 +137,8 @@ static void egress_connect_timer(struct gtw *g)
 	if (list_empty(&g->connecting) || g->connect_timer.heap_pos != 0)
 		return;
 	f = CONTAINER_OF(g->connecting.next, struct flow, wait);
-	loop_timer_set(g->loop, &g->connect_timer, f->until_ms - clock_mono_ms(), egress_on_timer, g);
+	loop_timer_set(g->loop, &g->connect_timer, f->until_ms - clock_mono_ms(), egress_on_timer,
+		       g);
 }
 
 static void egress_connecting(struct flow *f, int fd)

@@ -152,8 +152,9 @@ int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e)
 	r.bits = (uint8_t)bits;
 	for (size_t i = 0; i < ARRAY_LEN(floor_rows); i++) {
 		if (floor_rows[i].for_good && overlap(&r, &floor_rows[i]))
-			return err_set(e, -EINVAL, "%.60s holds addresses (%s) that cannot be opened.",
-				       cidr, floor_rows[i].what);
+			return err_set(e, -EINVAL,
+				       "%.60s holds addresses (%s) that cannot be opened.", cidr,
+				       floor_rows[i].what);
 	}
 	if (allow->n == FLOOR_ALLOW_MAX)
 		return err_set(e, -ENOSPC, "At most %d ranges can be opened.", FLOOR_ALLOW_MAX);

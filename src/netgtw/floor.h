@@ -21,7 +21,10 @@ struct floor_allow { struct floor_range r[FLOOR_ALLOW_MAX]; size_t n; };
 
 /* NULL = may be dialled; else what kind of address it is (static). `allow` may be NULL. */
 const char *floor_check(const struct addr *a, const struct floor_allow *allow);
-/* Whether it is an IPv6 address whose packets end at an IPv4 one that it holds (NAT64, 6to4, ISATAP). */
+/*
+ * Whether it is an IPv6 address whose packets end at an IPv4 one that it holds (NAT64, 6to4,
+ * ISATAP).
+ */
 bool floor_inside(const struct addr *a, struct addr *ret);
 /* "10.1.0.0/16" or "fd00::/8". -EINVAL with a sentence, also for what cannot be opened; -ENOSPC. */
 int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e);

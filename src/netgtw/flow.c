@@ -43,11 +43,17 @@ struct flow *flow_new(struct gtw *g, int a, const struct addr *addr, uint8_t pro
 
 static void flow_log(const struct flow *f, int64_t end_ms, bool refused, enum flow_why why)
 {
-	flowlog_add(&f->g->log, &(struct flow_record){
-		.flow = f->number, .t_ms = f->t_ms, .end_ms = end_ms, .addr = f->addr,
-		.dir = f->lease ? FLOW_IN : FLOW_OUT, .proto = f->proto, .refused = refused, .why = why,
-		.name = f->name, .up = f->lease ? f->b_to_a : f->a_to_b,
-		.down = f->lease ? f->a_to_b : f->b_to_a });
+	flowlog_add(&f->g->log, &(struct flow_record) { .flow = f->number,
+							.t_ms = f->t_ms,
+							.end_ms = end_ms,
+							.addr = f->addr,
+							.dir = f->lease ? FLOW_IN : FLOW_OUT,
+							.proto = f->proto,
+							.refused = refused,
+							.why = why,
+							.name = f->name,
+							.up = f->lease ? f->b_to_a : f->a_to_b,
+							.down = f->lease ? f->a_to_b : f->b_to_a });
 }
 
 void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct addr *addr,
@@ -82,7 +88,8 @@ static void end_close(struct gtw *g, struct flow_end *x, enum flow_how how)
 static void flow_count_end(struct flow *f, enum flow_why why)
 {
 	struct gtw *g = f->g;
-	bool refused = why == WHY_FLOOR || why == WHY_INTERNET || why == WHY_LIMIT || why == WHY_NOT_OPEN;
+	bool refused =
+		why == WHY_FLOOR || why == WHY_INTERNET || why == WHY_LIMIT || why == WHY_NOT_OPEN;
 
 	if (f->lease) {
 		gtw_count(g, COUNT_LEASE_BYTES_IN, f->a_to_b);
@@ -225,7 +232,10 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 		x->ended = true;
 		return 0;
 	}
-	/* Less than asked for: it is empty, and more is a new edge; unless its end was told already. */
+	/*
+	 * Less than asked for: it is empty, and more is a new edge; unless its end was told
+	 * already.
+	 */
 	if ((size_t)n < share && !x->hup)
 		x->readable = false;
 	*count += (uint64_t)n;

@@ -92,7 +92,9 @@ void flowlog_page(const struct flowlog *l, uint64_t after, struct gtw_log_rep *r
 	rep->records = a;
 }
 
-/* FNV-1a with a seed: a guest that aims at one place of the table only loses names of its own log. */
+/*
+ * FNV-1a with a seed: a guest that aims at one place of the table only loses names of its own log.
+ */
 static size_t name_slot(const struct flowlog *l, const struct addr *a)
 {
 	uint64_t h = UINT64_C(14695981039346656037) ^ l->seed;

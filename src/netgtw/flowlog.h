@@ -65,7 +65,8 @@ struct flowlog {
 void flowlog_init(struct flowlog *l, uint64_t seed);
 void flowlog_done(struct flowlog *l);
 void flowlog_add(struct flowlog *l, const struct flow_record *r);       /* n is set, name is copied */
-void flowlog_page(const struct flowlog *l, uint64_t after, struct gtw_log_rep *rep);       /* rep->records is the caller's */
+/* rep->records is the caller's. */
+void flowlog_page(const struct flowlog *l, uint64_t after, struct gtw_log_rep *rep);
 
 void flowlog_name_put(struct flowlog *l, const struct addr *a, const char *name);
 const char *flowlog_name(const struct flowlog *l, const struct addr *a);        /* NULL = not known */

@@ -12,8 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const uint16_t types[] = { DNS_A, DNS_AAAA, DNS_CNAME, DNS_NS, DNS_SOA, DNS_PTR, DNS_MX, DNS_TXT,
-				  DNS_SRV, DNS_CAA };
+static const uint16_t types[] = { DNS_A,   DNS_AAAA, DNS_CNAME, DNS_NS,	 DNS_SOA,
+				  DNS_PTR, DNS_MX,   DNS_TXT,	DNS_SRV, DNS_CAA };
 
 static bool may(const struct addr *a, void *arg)
 {

@@ -1,4 +1,7 @@
-/* What a guest sends to port 53: read; what was understood is written for the nameserver and read again as the same. */
+/*
+ * What a guest sends to port 53: read; what was understood is written for the nameserver and read
+ * again as the same.
+ */
 #include <assert.h>
 #include <string.h>
 
@@ -28,6 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	n = dns_question_write(&q, 7, packet);
 	assert(n >= DNS_HEAD && dns_question_read(packet, n, &again) == DNS_NOERROR);
 	assert(again.id == 7 && again.type == q.type && again.edns == q.edns);
-	assert(again.name.len == q.name.len && memcmp(again.name.wire, q.name.wire, q.name.len) == 0);
+	assert(again.name.len == q.name.len &&
+	       memcmp(again.name.wire, q.name.wire, q.name.len) == 0);
 	return 0;
 }

@@ -26,6 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	outside_answer(&o, &q, size % 3 == 0, &rep, &fd);
 	assert(fd == -1 && rep.id == q.id && rep.answer < OUT_ANSWER_COUNT);
 	if (rep.answer == OUT_OK)
-		assert(o.internet && (q.addr.family == 4 || q.addr.family == 6) && !floor_check(&q.addr, &o.allow));
+		assert(o.internet && (q.addr.family == 4 || q.addr.family == 6) &&
+		       !floor_check(&q.addr, &o.allow));
 	return 0;
 }

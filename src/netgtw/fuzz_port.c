@@ -1,4 +1,7 @@
-/* Preamble and token of a ServicePort's stream, as sbx-manager could be tricked into passing them: GTW_OK only for what fits. */
+/*
+ * Preamble and token of a ServicePort's stream, as sbx-manager could be tricked into passing them:
+ * GTW_OK only for what fits.
+ */
 #include <assert.h>
 #include <string.h>
 
@@ -12,8 +15,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct identity installed(void)
 {
-	struct identity id = { .tenant = "acme", .sandbox = "i0123456789abcdefghij",
-			       .worker = "0b0e8a5e-5d0c-4d55-9c1a-000000000001", .generation = 7, .attempt = 2 };
+	struct identity id = { .tenant = "acme",
+			       .sandbox = "i0123456789abcdefghij",
+			       .worker = "0b0e8a5e-5d0c-4d55-9c1a-000000000001",
+			       .generation = 7,
+			       .attempt = 2 };
 
 	memset(id.activation, 0x11, sizeof(id.activation));
 	return id;

@@ -159,8 +159,8 @@ static void gtw_fit_descriptors(struct gtw *g)
 	room = files.rlim_cur > GTW_OTHER_FDS + 8 ? (files.rlim_cur - GTW_OTHER_FDS) / 2 : 4;
 	if (v[LIMIT_CONNECTIONS] + v[LIMIT_LEASES] <= room)
 		return;
-	log_warn("there are too few descriptors for all connections", F_UINT("descriptors", files.rlim_cur),
-		 F_UINT("connections_and_leases", room));
+	log_warn("there are too few descriptors for all connections",
+		 F_UINT("descriptors", files.rlim_cur), F_UINT("connections_and_leases", room));
 	if (v[LIMIT_LEASES] > room / 4)
 		v[LIMIT_LEASES] = room / 4;
 	v[LIMIT_CONNECTIONS] = room - v[LIMIT_LEASES];
@@ -207,8 +207,8 @@ int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct e
 	list_init(&g->ports);
 	g->scratch = x_alloc(GTW_READ);
 	g->caps = cap_cache_new(GTW_CAP_CACHE);
-	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed) || addr_parse(GTW_GUEST_V4, &g->guest4) < 0 ||
-	    addr_parse(GTW_GUEST_V6, &g->guest6) < 0) {
+	if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed) ||
+	    addr_parse(GTW_GUEST_V4, &g->guest4) < 0 || addr_parse(GTW_GUEST_V6, &g->guest6) < 0) {
 		gtw_free(g);
 		return err_set(e, -EIO, "The kernel gives no random bytes.");
 	}

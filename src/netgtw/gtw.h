@@ -49,10 +49,10 @@
 #define GTW_ACCEPT_BATCH 64
 #define GTW_ACCEPT_PAUSE_MS 200              /* without descriptors */
 #define GTW_THROTTLE_MS 20
-#define GTW_SYNC_MS 5000                     /* outside answers the resolver within this, or all ends */
+#define GTW_SYNC_MS 5000                     /* for an answer of outside, or all ends */
 #define GTW_CONTROL_PEERS_MAX 8
 #define GTW_CAP_CACHE 256
-#define GTW_OTHER_FDS 456                    /* of main, beside flows and leases: DNS, control, what it was given */
+#define GTW_OTHER_FDS 456                    /* of main, beside flows and leases */
 
 struct gtw_conf {
 	char sandbox[ID_SANDBOX_LEN + 1];
@@ -104,9 +104,11 @@ struct gtw {
 	struct loop_timer accept_timer, connect_timer, throttle_timer;
 	bool accept_off;
 
-	struct list flows, connecting;       /* open ones and those that are asked for; CONNECTING, the oldest first */
+	struct list flows;                   /* all */
+	struct list connecting;              /* by `wait`, the oldest first */
 	size_t n_flows, n_leases, n_dials;
-	struct flow *asked[PROTO_DIALS_UNANSWERED];      /* ring, in the order of the answers; NULL = gone since */
+	/* A ring in the order of the answers; NULL = gone since. */
+	struct flow *asked[PROTO_DIALS_UNANSWERED];
 	uint32_t asked_next, asked_first;
 	struct list ready, throttled;
 	struct loop_defer ready_defer;
@@ -126,19 +128,22 @@ int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct e
 void gtw_free(struct gtw *g);
 void gtw_fatal(struct gtw *g, const char *what, int num);       /* says why; the loop ends */
 void gtw_count(struct gtw *g, enum counter c, uint64_t n);
-bool gtw_accept_failed(struct gtw *g);       /* after accept4: true = pause, false = nothing more there */
+bool gtw_accept_failed(struct gtw *g);       /* by errno: true = pause, false = nothing more there */
 void gtw_accept_pause(struct gtw *g);
 void gtw_reset(int fd);                      /* closes with a reset */
 bool gtw_is_guest(const struct gtw *g, const struct addr *a);
 
 /* flow.c */
-struct flow *flow_new(struct gtw *g, int a, const struct addr *addr, uint8_t proto, uint64_t lease);      /* owns a; counted */
-int flow_open(struct flow *f, int b);        /* owns b; -errno: the flow is gone. b >= 0 also when f.b is registered already */
+/* Owns a. */
+struct flow *flow_new(struct gtw *g, int a, const struct addr *addr, uint8_t proto, uint64_t lease);
+/* The next state, with the other end; owns b. Negative errno: the flow is gone. */
+int flow_open(struct flow *f, int b);
 void flow_end(struct flow *f, enum flow_how how, enum flow_why why);     /* logs, closes, frees */
 void flow_end_all(struct gtw *g, bool egress, bool leases, enum flow_why why);
 uint64_t flow_revoke(struct gtw *g, uint64_t lease);
 struct flow *flow_of_lease(struct gtw *g, uint64_t lease);
-void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct addr *addr, enum flow_why why);
+void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct addr *addr,
+		  enum flow_why why);
 
 /* egress.c */
 int egress_start(struct gtw *g);

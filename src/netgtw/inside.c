@@ -1,7 +1,7 @@
 /*
- * The inside process: the sockets of the sandbox's own network namespace, where every packet goes to
- * the guest. It dials the guest's ports for main, and carries DNS datagrams between the guest and
- * main: it copies them and never looks into them.
+ * The inside process: the sockets of the sandbox's own network namespace, where every packet goes
+ * to the guest. It dials the guest's ports for main, and carries DNS datagrams between the guest
+ * and main: it copies them and never looks into them.
  *
  * A dial tries the guest's IPv4 address, then its IPv6 address, then the door: the guest's agent,
  * which connects to the port on the guest's loopback (GTW_DOOR_PORT: first line "port N", one byte
@@ -271,7 +271,8 @@ static void datagram_out(const struct in_msg *m, const uint8_t *p)
 	c = CMSG_FIRSTHDR(&h);
 	c->cmsg_level = v4 ? IPPROTO_IP : IPPROTO_IPV6;
 	c->cmsg_type = v4 ? IP_PKTINFO : IPV6_PKTINFO;
-	c->cmsg_len = v4 ? CMSG_LEN(sizeof(struct in_pktinfo)) : CMSG_LEN(sizeof(struct in6_pktinfo));
+	c->cmsg_len =
+		v4 ? CMSG_LEN(sizeof(struct in_pktinfo)) : CMSG_LEN(sizeof(struct in6_pktinfo));
 	if (v4)
 		memcpy(&((struct in_pktinfo *)(void *)CMSG_DATA(c))->ipi_spec_dst, m->asked.ip, 4);
 	else

@@ -8,7 +8,10 @@
 
 #define RATE_MOST (UINT64_C(1) << 40)
 
-/* The most of connections and leases together is what main's descriptors suffice for (GTW_MAIN_NOFILE). */
+/*
+ * The most of connections and leases together is what main's descriptors suffice for
+ * (GTW_MAIN_NOFILE).
+ */
 const struct limit_def limit_defs[LIMIT_COUNT] = {
 	[LIMIT_CONNECTIONS] = { "connections", 7500, 1, 7500 },
 	[LIMIT_CONNECTIONS_RATE] = { "connections-per-s", 500, 0, RATE_MOST },

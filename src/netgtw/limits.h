@@ -12,11 +12,11 @@ enum limit_id {
 	LIMIT_CONNECTIONS_RATE,      /* new ones a second (twice as many at once); more are reset */
 	LIMIT_DIALS,                 /* flows that wait for their peer's answer; more are reset */
 	LIMIT_UP, LIMIT_DOWN,        /* bytes a second out of and into the guest; 0 = none; flows wait */
-	LIMIT_DNS_RATE,              /* questions a second (twice as many at once); more are answered REFUSED */
-	LIMIT_DNS_PENDING,           /* questions that wait for a nameserver; more are answered REFUSED */
+	LIMIT_DNS_RATE,              /* questions a second (twice as many at once); more: REFUSED */
+	LIMIT_DNS_PENDING,           /* questions that wait for a nameserver; more: REFUSED */
 	LIMIT_DNS_TCP,               /* the guest's TCP connections to port 53; more are reset */
 	LIMIT_LEASES,                /* streams of ServicePorts; more get the verdict "limit" */
-	LIMIT_LEASE_DIALS,           /* those that wait for the guest's answer; more get the verdict "limit" */
+	LIMIT_LEASE_DIALS,           /* those that wait for the guest; more get the verdict "limit" */
 	LIMIT_COUNT
 };
 

@@ -85,7 +85,8 @@ static int opt_nameserver(struct options *o, const char *v, struct err *e)
 	struct outside *out = &o->outside;
 
 	if (out->n_nameservers == GTW_NAMESERVERS_MAX)
-		return err_set(e, -ENOSPC, "At most %d nameservers can be given.", GTW_NAMESERVERS_MAX);
+		return err_set(e, -ENOSPC, "At most %d nameservers can be given.",
+			       GTW_NAMESERVERS_MAX);
 	if (addr_parse(v, &out->nameservers[out->n_nameservers]) < 0)
 		return err_set(e, -EINVAL, "This is no address.");
 	out->n_nameservers++;
@@ -97,20 +98,25 @@ static int opt_allow(struct options *o, const char *v, struct err *e)
 	return floor_allow_add(&o->outside.allow, v, e);
 }
 
-static const struct { const char *name; int (*fn)(struct options *, const char *, struct err *); } option_fns[] = {
-	{ "role", opt_role },             { "sandbox", opt_sandbox },   { "generation", opt_generation },
-	{ "peer-uid", opt_peer },         { "root-key", opt_key },      { "worker", opt_worker },
-	{ "limit", opt_limit },           { "internet", opt_internet }, { "nameserver", opt_nameserver },
+static const struct {
+	const char *name;
+	int (*fn)(struct options *, const char *, struct err *);
+} option_fns[] = {
+	{ "role", opt_role },	  { "sandbox", opt_sandbox },	{ "generation", opt_generation },
+	{ "peer-uid", opt_peer }, { "root-key", opt_key },	{ "worker", opt_worker },
+	{ "limit", opt_limit },	  { "internet", opt_internet }, { "nameserver", opt_nameserver },
 	{ "allow", opt_allow },
 };
 
 static int usage(void)
 {
 	static const char text[] =
-		"usage: netgtw --role main --sandbox ID --generation N --peer-uid UID --root-key HEX [--worker UUID] [--limit NAME=VALUE]\n"
+		"usage: netgtw --role main --sandbox ID --generation N --peer-uid UID --root-key HEX\n"
+		"                   [--worker UUID] [--limit NAME=VALUE]\n"
 		"       netgtw --role inside --sandbox ID\n"
-		"       netgtw --role outside --sandbox ID --internet yes|no [--nameserver ADDRESS] [--allow CIDR]\n"
-		"Descriptors from 3 on as node-manager sets them up. Every role takes the options of the others.\n";
+		"       netgtw --role outside --sandbox ID --internet yes|no [--nameserver ADDRESS]\n"
+		"                   [--allow CIDR]\n"
+		"Descriptors from 3 on as node-manager sets them up.\n";
 
 	fputs(text, stderr);
 	return 2;

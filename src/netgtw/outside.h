@@ -1,6 +1,7 @@
 /*
- * The outside process: the only one that makes sockets in the node's network namespace, and the last
- * word about where they go. It reads structs of fixed size (proto.h), and never a byte of a flow.
+ * The outside process: the only one that makes sockets in the node's network namespace, and the
+ * last word about where they go. It reads structs of fixed size (proto.h), and never a byte of a
+ * flow.
  */
 #ifndef NETGTW_OUTSIDE_H
 #define NETGTW_OUTSIDE_H

@@ -1,9 +1,9 @@
 /*
- * ServicePort: the second check (spec K-5, B-4, I-3). sbx-manager has admitted a stream and hands in
- * the capability itself; here it is verified again with this process's own copy of the key bundle
- * and compared with the identity that was installed, with port and protocol. Only then does inside
- * dial the guest. A stream that comes without what fits is told so and ends; nothing of it has
- * reached the guest.
+ * ServicePort: the second check (spec K-5, B-4, I-3). sbx-manager has admitted a stream and hands
+ * in the capability itself; here it is verified again with this process's own copy of the key
+ * bundle and compared with the identity that was installed, with port and protocol. Only then does
+ * inside dial the guest. A stream that comes without what fits is told so and ends; nothing of it
+ * has reached the guest.
  *
  * States: READ (preamble and token) -> DIAL -> a flow, or the verdict and the end.
  */
@@ -155,8 +155,8 @@ static void port_judge(struct port *p)
 	}
 	/* sbx-manager has let it through: the two do not agree, and that should be seen. */
 	if (log_limit_ok(&limit, 10))
-		log_warn("a stream that was admitted is refused", F_STR("verdict", gtw_code_names[code]),
-			 F_ERR(&e));
+		log_warn("a stream that was admitted is refused",
+			 F_STR("verdict", gtw_code_names[code]), F_ERR(&e));
 	port_refuse(p, code);
 }
 
@@ -232,7 +232,9 @@ static void port_on_listen(struct loop_io *io, uint32_t events)
 		gtw_accept_pause(g);
 }
 
-/* Takes in the streams and preambles that are there already: a revocation does not overtake them. */
+/*
+ * Takes in the streams and preambles that are there already: a revocation does not overtake them.
+ */
 void port_accept_all(struct gtw *g)
 {
 	port_on_listen(&g->stream_io, EPOLLIN);

@@ -1,4 +1,6 @@
-/* The second check of a ServicePort's capability, apart from any socket: for tests and the fuzzer. */
+/*
+ * The second check of a ServicePort's capability, apart from any socket: for tests and the fuzzer.
+ */
 #ifndef NETGTW_PORT_H
 #define NETGTW_PORT_H
 

@@ -1,7 +1,8 @@
 /*
- * What the three processes of a gateway say to each other: structs of fixed size over SOCK_SEQPACKET
- * pairs, in the byte order of the machine (it is one machine, and one binary). Whoever gets a packet
- * of another size, magic or kind ends: the other one is not what it should be.
+ * What the three processes of a gateway say to each other: structs of fixed size over
+ * SOCK_SEQPACKET pairs, in the byte order of the machine (it is one machine, and one binary).
+ * Whoever gets a packet of another size, magic or kind ends: the other one is not what it should
+ * be.
  */
 #ifndef NETGTW_PROTO_H
 #define NETGTW_PROTO_H
@@ -53,14 +54,16 @@ enum in_kind {
 	IN_DIAL,                     /* a port of the guest */
 	IN_DATAGRAM,                 /* an answer of DNS: `size` bytes follow the struct */
 };
-/* inside -> main: IN_DIAL answered ([0] the connected socket, when error is 0), IN_DATAGRAM asked */
+/*
+ * inside -> main: IN_DIAL answered ([0] the connected socket, when error is 0), IN_DATAGRAM asked
+ */
 
 #define PROTO_DATAGRAM_MAX 1232      /* no fragments on the link (RFC 9715) */
 struct in_msg {
 	uint32_t magic;
 	uint32_t kind;
 	uint32_t id;
-	int32_t error;               /* negative errno; IN_DIAL: -ECONNREFUSED, -ETIMEDOUT, others */
+	int32_t error; /* negative errno; IN_DIAL: -ECONNREFUSED, -ETIMEDOUT, others */
 	uint32_t size;
 	uint16_t port;               /* IN_DIAL */
 	uint8_t door;                /* IN_DIAL: 1 = through the guest's agent to its loopback */

@@ -2,8 +2,8 @@
  * The system calls of the three processes of a gateway (seccomp allow-lists, death as default):
  * node-manager loads them just before it executes netgtw, so execve is there for that one call.
  * What is allowed with certain arguments alone stands in the tables of rules beside the lists.
- * Recorded (docs/syscalls.md); the unit tests run the processes under these lists too, and a hostile
- * program in main's place.
+ * Recorded (docs/syscalls.md); the unit tests run the processes under these lists too, and a
+ * hostile program in main's place.
  *
  * main must not be able to make a socket or to turn one that it was given to another address. A
  * TCP socket is turned by connect(2) with AF_UNSPEC and again; by listen(2) after a failed connect

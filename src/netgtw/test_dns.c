@@ -87,7 +87,8 @@ static struct msg answer(const struct msg *asked, unsigned flags)
 	return m;
 }
 
-static void record(struct msg *m, int section, const char *owner, unsigned type, const void *data, size_t n)
+static void record(struct msg *m, int section, const char *owner, unsigned type, const void *data,
+		   size_t n)
 {
 	if (owner)
 		m_name(m, owner);
@@ -171,7 +172,8 @@ static struct msg upstream_get(void)
 
 static void upstream_say(const struct msg *m)
 {
-	assert_int_equal(sendto(upstream, m->p, m->n, 0, (struct sockaddr *)&asker, asker_len), m->n);
+	assert_int_equal(sendto(upstream, m->p, m->n, 0, (struct sockaddr *)&asker, asker_len),
+			 m->n);
 }
 
 static void ask(int fd, const struct msg *m)
@@ -180,7 +182,8 @@ static void ask(int fd, const struct msg *m)
 }
 
 /* What the guest gets when the nameserver says this; asked over UDP at the usual address. */
-static struct msg exchange(const char *name, unsigned type, void (*fill)(struct msg *m), unsigned flags)
+static struct msg exchange(const char *name, unsigned type, void (*fill)(struct msg *m),
+			   unsigned flags)
 {
 	int fd = guest_udp(GTW_HOST_V4);
 	struct msg q = question(77, name, type, 0), up, said, got;
@@ -272,7 +275,9 @@ static void test_floor(void **state)
 	assert_int_equal(flags_of(&got) & 15, DNS_NOERROR);
 	assert_int_equal(count_of(&got), 1);                 /* the CNAME */
 	log = rig_log(&rig);
-	assert_string_equal(json_string_value(json_object_get(rig_find(log, "dns", NULL), "reason")), "floor");
+	assert_string_equal(json_string_value(
+				    json_object_get(rig_find(log, "dns", NULL), "reason")),
+			    "floor");
 	assert_non_null(rig_find(log, "dns", "192.168.7.7"));
 	json_decref(log);
 	assert_true(rig_counter(&rig, "dns_floor") >= 2);
@@ -295,7 +300,11 @@ static void test_chain(void **state)
 }
 
 static void fill_aaaa(struct msg *m) { record_a(m, NULL, "2a10:9999::2"); }
-static void fill_v6_floor(struct msg *m) { record_a(m, NULL, "fd00::2"); record_a(m, NULL, "64:ff9b::a00:1"); }
+static void fill_v6_floor(struct msg *m)
+{
+	record_a(m, NULL, "fd00::2");
+	record_a(m, NULL, "64:ff9b::a00:1");
+}
 
 static void test_aaaa(void **state)
 {
@@ -306,7 +315,8 @@ static void test_aaaa(void **state)
 	assert_int_equal(count_of(&got), 0);
 	assert_int_equal(flags_of(&got) & 15, DNS_NOERROR);
 	/* A node without a way out for IPv6 does not tell of such addresses. */
-	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch", "route del ::/0\naddr del 2a10:9999::1/64 dev wan\n");
+	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch",
+	       "route del ::/0\naddr del 2a10:9999::1/64 dev wan\n");
 	got = exchange("six.example.com", DNS_AAAA, fill_aaaa, 0x8180);
 	assert_int_equal(count_of(&got), 0);
 	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch",
@@ -402,7 +412,8 @@ static void test_truncation(void **state)
 /* Several questions on one connection, answered in another order. */
 static void test_tcp_pipeline(void **state)
 {
-	struct msg q1 = question(1, "one.example.com", DNS_A, 0), q2 = question(2, "two.example.com", DNS_A, 0);
+	struct msg q1 = question(1, "one.example.com", DNS_A, 0),
+		   q2 = question(2, "two.example.com", DNS_A, 0);
 	struct msg up1, up2, said, got;
 	struct sockaddr_storage first;
 	socklen_t first_len;
@@ -473,7 +484,7 @@ static void test_forged(void **state)
 	up = upstream_get();
 	said = answer(&up, 0x8180);
 	record_a(&said, NULL, "9.9.10.66");
-	sendto(other, said.p, said.n, 0, (struct sockaddr *)&asker, asker_len);      /* another sender */
+	sendto(other, said.p, said.n, 0, (struct sockaddr *)&asker, asker_len); /* another sender */
 	said.p[0] ^= 0xff;
 	upstream_say(&said);                                 /* another ID */
 	said = answer(&up, 0x8180);
@@ -515,7 +526,9 @@ static void test_upstream_fails(void **state)
 
 static void fresh(bool open, const char *const *main_args, const char *const *outside_args)
 {
-	struct rig_conf c = { .program = netgtw_path, .main_args = main_args, .outside_args = outside_args };
+	struct rig_conf c = { .program = netgtw_path,
+			      .main_args = main_args,
+			      .outside_args = outside_args };
 
 	rig_stop_processes(&rig);
 	rig_start(&rig, &c);
@@ -536,7 +549,8 @@ static void test_name_in_log(void **state)
 	close(b);
 	assert_true(rig_ended(a));
 	log = rig_log(&rig);
-	assert_string_equal(json_string_value(json_object_get(rig_find(log, "out", "9.9.10.2"), "name")),
+	assert_string_equal(json_string_value(
+				    json_object_get(rig_find(log, "out", "9.9.10.2"), "name")),
 			    "shop.example.com");
 	json_decref(log);
 	close(a);
@@ -545,8 +559,10 @@ static void test_name_in_log(void **state)
 
 static void test_refused(void **state)
 {
-	static const char *const slow[] = { "--limit", "dns-per-s=2", "--limit", "dns-pending=8", NULL };
-	static const char *const closed[] = { "--internet", "no", "--nameserver", "9.9.10.53", NULL };
+	static const char *const slow[] = { "--limit", "dns-per-s=2", "--limit", "dns-pending=8",
+					    NULL };
+	static const char *const closed[] = { "--internet", "no", "--nameserver", "9.9.10.53",
+					      NULL };
 	struct msg q = question(6, "limit.example.com", DNS_A, 0), got;
 	int fd, refused = 0;
 

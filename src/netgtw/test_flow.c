@@ -240,8 +240,9 @@ static void test_not_open(void **state)
 	json_decref(log);
 	rig_open(&rig);
 	through(SERVER, 80, &a, &b);
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_CLOSE], "r", NULL, NULL, 0, NULL, NULL, NULL,
-				       RIG_WAIT_MS, NULL), 0);
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_CLOSE], "r", NULL, NULL, 0, NULL, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 0);
 	assert_true(rig_was_reset(a));
 	assert_true(rig_was_reset(b));
 	close(a);
@@ -263,7 +264,8 @@ static void test_no_internet(void **state)
 
 static void test_opened_range(void **state)
 {
-	static const char *const args[] = { "--internet", "yes", "--allow", "10.1.0.0/16", "--allow", "9.9.10.1/32", NULL };
+	static const char *const args[] = { "--internet", "yes",	 "--allow", "10.1.0.0/16",
+					    "--allow",	  "9.9.10.1/32", NULL };
 	struct rig_conf c = { .program = netgtw_path, .outside_args = args };
 	int a, b;
 
@@ -278,7 +280,8 @@ static void test_opened_range(void **state)
 
 static void test_limits(void **state)
 {
-	static const char *const args[] = { "--limit", "connections=3", "--limit", "connections-per-s=4", NULL };
+	static const char *const args[] = { "--limit", "connections=3", "--limit",
+					    "connections-per-s=4", NULL };
 	struct rig_conf c = { .program = netgtw_path, .main_args = args };
 	int a[3], b[3];
 
@@ -313,7 +316,8 @@ static void test_bandwidth(void **state)
 	while (got < sizeof(block)) {
 		ssize_t n;
 
-		if (sent < sizeof(block) && (n = send(a, block + sent, sizeof(block) - sent, MSG_DONTWAIT)) > 0)
+		if (sent < sizeof(block) &&
+		    (n = send(a, block + sent, sizeof(block) - sent, MSG_DONTWAIT)) > 0)
 			sent += (size_t)n;
 		if (rig_wait(b, POLLIN, 20) && (n = recv(b, block, sizeof(block), 0)) > 0)
 			got += (size_t)n;
@@ -361,7 +365,8 @@ static void churn(int fd, bool *shut)
 		break;
 	default:
 		if (!*shut)
-			send(fd, block, (size_t)rand() % sizeof(block), MSG_DONTWAIT | MSG_NOSIGNAL);
+			send(fd, block, (size_t)rand() % sizeof(block),
+			     MSG_DONTWAIT | MSG_NOSIGNAL);
 	}
 }
 
@@ -476,13 +481,14 @@ static int stop(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_echo),	  cmocka_unit_test(test_half_close),
-		cmocka_unit_test(test_reset),	  cmocka_unit_test(test_server_refuses),
-		cmocka_unit_test(test_stall),	  cmocka_unit_test(test_floor),
-		cmocka_unit_test(test_log),	  cmocka_unit_test(test_not_open),
+		cmocka_unit_test(test_echo),	    cmocka_unit_test(test_half_close),
+		cmocka_unit_test(test_reset),	    cmocka_unit_test(test_server_refuses),
+		cmocka_unit_test(test_stall),	    cmocka_unit_test(test_floor),
+		cmocka_unit_test(test_log),	    cmocka_unit_test(test_not_open),
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
-		cmocka_unit_test(test_limits),	  cmocka_unit_test(test_bandwidth),
-		cmocka_unit_test(test_churn),	  cmocka_unit_test(test_descriptors), cmocka_unit_test(test_death),
+		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
+		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
+		cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)

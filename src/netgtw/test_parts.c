@@ -35,25 +35,37 @@ static bool closed(const char *text, const struct floor_allow *allow)
 static void test_floor(void **state)
 {
 	static const char *const in[] = {
-		"0.0.0.0", "0.255.255.255", "10.0.0.0", "10.255.255.255", "100.64.0.0", "100.127.255.255",
+		"0.0.0.0", "0.255.255.255", "10.0.0.0", "10.255.255.255", "100.64.0.0",
+		"100.127.255.255",
 		"127.0.0.0", "127.255.255.255", "169.254.0.0", "169.254.255.255", "172.16.0.0",
-		"172.31.255.255", "192.0.0.0", "192.0.0.255", "192.0.2.0", "192.0.2.255", "192.88.99.0",
+		"172.31.255.255", "192.0.0.0", "192.0.0.255", "192.0.2.0", "192.0.2.255",
+		"192.88.99.0",
 		"192.168.0.0", "192.168.255.255", "198.18.0.0", "198.19.255.255", "198.51.100.0",
-		"203.0.113.0", "203.0.113.255", "224.0.0.0", "239.255.255.255", "240.0.0.0", "255.255.255.255",
-		"::", "::1", "::ffff:8.8.8.8", "::8.8.8.8", "64:ff9b::10.0.0.1", "64:ff9b:1::8.8.8.8",
-		"100::", "100::ffff", "2001::", "2001:0:ffff::", "2001:10::", "2001:1f::", "2001:20::",
+		"203.0.113.0", "203.0.113.255", "224.0.0.0", "239.255.255.255", "240.0.0.0",
+		"255.255.255.255",
+		"::", "::1", "::ffff:8.8.8.8", "::8.8.8.8", "64:ff9b::10.0.0.1",
+		"64:ff9b:1::8.8.8.8",
+		"100::", "100::ffff", "2001::", "2001:0:ffff::", "2001:10::", "2001:1f::",
+		"2001:20::",
 		"2001:2f:ffff::", "2001:db8::", "2001:db8:ffff::", "2002:a00::", "2002:7f00:1::1",
-		"2002:c0a8:101::", "3fff::", "3fff:fff::", "4000::", "5f00::", "fc00::", "fdff::", "fe80::",
+		"2002:c0a8:101::", "3fff::", "3fff:fff::", "4000::", "5f00::", "fc00::", "fdff::",
+		"fe80::",
 		"fe80::1", "febf::", "fec0::", "ff00::", "ff02::1", "1fff::", "2600::5efe:10.1.1.1",
 		"2600::200:5efe:192.168.1.1", "2600:1:2:3:0:5efe:7f00:1",
 	};
 	static const char *const out[] = {
-		"1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255",
-		"128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "192.0.1.0",
-		"192.0.3.0", "192.88.98.0", "192.88.100.0", "192.167.255.255", "192.169.0.0", "198.17.255.255",
-		"198.20.0.0", "198.51.99.0", "198.51.101.0", "203.0.112.255", "203.0.114.0", "223.255.255.255",
-		"8.8.8.8", "2001:200::", "2001:4860:4860::8888", "2606:4700::1111", "2a10:9999::1", "3ffe::",
-		"3fff:1000::", "64:ff9b::8.8.8.8", "2002:808:808::1", "2600::5efe:8.8.8.8", "2001:db7::", "2001:db9::",
+		"1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0",
+		"126.255.255.255",
+		"128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0",
+		"192.0.1.0",
+		"192.0.3.0", "192.88.98.0", "192.88.100.0", "192.167.255.255", "192.169.0.0",
+		"198.17.255.255",
+		"198.20.0.0", "198.51.99.0", "198.51.101.0", "203.0.112.255", "203.0.114.0",
+		"223.255.255.255",
+		"8.8.8.8", "2001:200::", "2001:4860:4860::8888", "2606:4700::1111",
+		"2a10:9999::1", "3ffe::",
+		"3fff:1000::", "64:ff9b::8.8.8.8", "2002:808:808::1", "2600::5efe:8.8.8.8",
+		"2001:db7::", "2001:db9::",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(in); i++)
@@ -67,8 +79,10 @@ static void test_floor(void **state)
 static void test_floor_allow(void **state)
 {
 	static const char *const bad[] = {
-		"10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", "10.0.0.0/-1", "10.0.0.0/8 ", "x/8", "/8", "0.0.0.0/1",
-		"127.0.0.1/32", "126.0.0.0/7", "224.0.0.0/4", "::1/128", "::/1", "::ffff:10.0.0.0/104", "ff00::/8",
+		"10.0.0.0", "10.0.0.0/33", "10.0.0.0/0", "10.0.0.0/-1", "10.0.0.0/8 ", "x/8",
+		"/8", "0.0.0.0/1",
+		"127.0.0.1/32", "126.0.0.0/7", "224.0.0.0/4", "::1/128", "::/1",
+		"::ffff:10.0.0.0/104", "ff00::/8",
 		"64:ff9b:1::/48", "2001::/32", "fd00::/129",
 	};
 	struct floor_allow a = { .n = 0 };
@@ -125,8 +139,15 @@ static void test_bucket(void **state)
 
 static void test_limits(void **state)
 {
-	static const char *const bad[] = { "", "connections", "connections=", "connections=0", "connections=7501",
-					   "connection=1", "connections =1", "dns-per-s=-1", "leases=2001" };
+	static const char *const bad[] = { "",
+					   "connections",
+					   "connections=",
+					   "connections=0",
+					   "connections=7501",
+					   "connection=1",
+					   "connections =1",
+					   "dns-per-s=-1",
+					   "leases=2001" };
 	struct limits l;
 
 	limits_init(&l);
@@ -148,7 +169,8 @@ static void test_log(void **state)
 
 	flowlog_init(l, 1);
 	for (int i = 0; i < GTW_LOG_RECORDS + 10; i++)
-		flowlog_add(l, &(struct flow_record){ .flow = 1, .addr = a, .name = "example.com" });
+		flowlog_add(l,
+			    &(struct flow_record) { .flow = 1, .addr = a, .name = "example.com" });
 	do {
 		flowlog_page(l, after, &rep);
 		if (after == 0)
@@ -201,7 +223,8 @@ static void test_question(void **state)
 	assert_string_equal(text, "www.example.com");
 	assert_true(q.type == DNS_A && q.id == 0x1234 && q.rd && !q.edns);
 	assert_true(dns_question_read(MESSAGE("\x12\x34\x01\x00\0\1\0\0\0\0\0"), &q) < 0);
-	assert_true(dns_question_read(MESSAGE("\x12\x34\x81\x00\0\1\0\0\0\0\0\0" NAME "\0\1\0\1"), &q) < 0);
+	assert_true(dns_question_read(MESSAGE("\x12\x34\x81\x00\0\1\0\0\0\0\0\0" NAME "\0\1\0\1"),
+				      &q) < 0);
 	/* Cut, a label that is too long, a pointer, a byte too much, class CH. */
 	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q "\3www"), &q), DNS_FORMERR);
 	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q "\x40" "w\0\0\1\0\1"), &q), DNS_FORMERR);
@@ -209,13 +232,23 @@ static void test_question(void **state)
 	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q NAME "\0\1\0\1\0"), &q), DNS_FORMERR);
 	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q NAME "\0\1\0\3"), &q), DNS_REFUSED);
 	/* EDNS: a size that is kept within bounds, a version that is not ours, options. */
-	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME "\0\1\0\1\0\0\x29\xff\xff\0\0\0\0\0\0"), &q), 0);
+	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME
+						   "\0\1\0\1\0\0\x29\xff\xff\0\0\0\0\0\0"),
+					   &q),
+			 0);
 	assert_true(q.edns && q.udp_size == DNS_UDP_MOST);
-	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME "\0\1\0\1\0\0\x29\1\0\0\1\0\0\0\0"), &q),
+	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME
+						   "\0\1\0\1\0\0\x29\1\0\0\1\0\0\0\0"),
+					   &q),
 			 DNS_BADVERS);
 	assert_int_equal(q.udp_size, DNS_UDP_PLAIN);
-	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME "\0\1\0\1\0\0\x29\1\0\0\0\0\0\0\5\0\1\0\1x"), &q), 0);
-	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME "\0\1\0\1\0\0\x29\1\0\0\0\0\0\0\5\0\1\0\2x"), &q),
+	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME
+						   "\0\1\0\1\0\0\x29\1\0\0\0\0\0\0\5\0\1\0\1x"),
+					   &q),
+			 0);
+	assert_int_equal(dns_question_read(MESSAGE("\0\1\1\0\0\1\0\0\0\0\0\1" NAME
+						   "\0\1\0\1\0\0\x29\1\0\0\0\0\0\0\5\0\1\0\2x"),
+					   &q),
 			 DNS_FORMERR);
 }
 
@@ -230,17 +263,23 @@ static void test_answer(void **state)
 #define PASS(text) pass(&q, text, sizeof(text) - 1, &a)
 	assert_int_equal(PASS(HEAD_A("\1") "\xc0\x0c\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), 0);
 	assert_true(a.kept == 1 && a.rcode == DNS_NOERROR);
-	/* A pointer to itself, forward, into the head; a loop of two CNAMEs; a name that never ends. */
+	/*
+	 * A pointer to itself, forward, into the head; a loop of two CNAMEs; a name that never
+	 * ends.
+	 */
 	assert_int_equal(PASS(HEAD_A("\1") "\xc0\x21\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), -EBADMSG);
 	assert_int_equal(PASS(HEAD_A("\1") "\xc0\x30\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), -EBADMSG);
 	assert_int_equal(PASS(HEAD_A("\1") "\xc0\x02\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), -EBADMSG);
 	assert_int_equal(PASS(HEAD_A("\2") "\xc0\x0c\0\5\0\1\0\0\0\5\0\2\xc0\x10"
 					   "\xc0\x10\0\5\0\1\0\0\0\5\0\2\xc0\x0c"), -EBADMSG);
-	/* More records than there are, fewer, an address that is too short, another question, TC. */
+	/*
+	 * More records than there are, fewer, an address that is too short, another question, TC.
+	 */
 	assert_int_equal(PASS(HEAD_A("\2") "\xc0\x0c\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), -EBADMSG);
 	assert_int_equal(PASS(HEAD_A("\0") "\xc0\x0c\0\1\0\1\0\0\0\5\0\4\1\2\3\4"), -EBADMSG);
 	assert_int_equal(PASS(HEAD_A("\1") "\xc0\x0c\0\1\0\1\0\0\0\5\0\3\1\2\3"), -EBADMSG);
-	assert_int_equal(PASS("\x12\x34\x81\x80\0\1\0\0\0\0\0\0\3xxx\7example\3com\0\0\1\0\1"), -EBADMSG);
+	assert_int_equal(PASS("\x12\x34\x81\x80\0\1\0\0\0\0\0\0\3xxx\7example\3com\0\0\1\0\1"),
+			 -EBADMSG);
 	assert_int_equal(PASS("\x12\x34\x81\x80\0\1\0\0\0\0\0\0" NAME "\0\x1c\0\1"), -EBADMSG);
 	assert_int_equal(PASS("\x12\x34\x83\x80\0\1\0\0\0\0\0\0" NAME "\0\1\0\1"), -EBADMSG);
 	assert_int_equal(PASS("\x12\x34\x81\x82\0\1\0\0\0\0\0\0" NAME "\0\1\0\1"), -EREMOTEIO);
@@ -262,23 +301,28 @@ static void test_compression(void **state)
 
 	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q NAME "\0\1\0\1"), &q), 0);
 	/* The length of the CNAME's data is 17, not 19: refused. */
-	assert_int_equal(dns_answer_pass(&q, (const uint8_t *)answer, sizeof(answer) - 1, any, NULL, dst, sizeof(dst), &a),
+	assert_int_equal(dns_answer_pass(&q, (const uint8_t *)answer, sizeof(answer) - 1, any, NULL,
+					 dst, sizeof(dst), &a),
 			 -EBADMSG);
 	{
 		char good[sizeof(answer)];
 
 		memcpy(good, answer, sizeof(answer));
 		good[12 + 17 + 4 + 11] = 0x11;
-		assert_int_equal(dns_answer_pass(&q, (const uint8_t *)good, sizeof(good) - 1, any, NULL, dst, sizeof(dst), &a), 0);
+		assert_int_equal(dns_answer_pass(&q, (const uint8_t *)good, sizeof(good) - 1, any,
+						 NULL, dst, sizeof(dst), &a),
+				 0);
 		assert_true(a.kept == 2 && a.len < sizeof(good) - 1);
 	}
 	/* What was written is read as the same, and does not become longer. */
-	assert_int_equal(dns_answer_pass(&q, dst, a.len, any, NULL, second, sizeof(second), &again), 0);
+	assert_int_equal(dns_answer_pass(&q, dst, a.len, any, NULL, second, sizeof(second), &again),
+			 0);
 	assert_int_equal(a.len, again.len);
 	assert_memory_equal(dst, second, a.len);
 	/* Whatever the room is: a whole answer, or TC. */
 	for (size_t max = DNS_UDP_PLAIN; max > 40; max--) {
-		assert_int_equal(dns_answer_pass(&q, dst, a.len, any, NULL, second, max, &again), 0);
+		assert_int_equal(dns_answer_pass(&q, dst, a.len, any, NULL, second, max, &again),
+				 0);
 		assert_true(again.len <= max);
 		assert_true(again.truncated == (max < a.len));
 	}

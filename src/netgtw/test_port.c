@@ -1,4 +1,6 @@
-/* ServicePorts through the real processes: the second check, the ways into the guest, revocation. */
+/*
+ * ServicePorts through the real processes: the second check, the ways into the guest, revocation.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -138,19 +140,35 @@ static void test_timeout(void **state)
 
 static void wrong_port(struct capability *c, struct gtw_preamble *p) { p->port++; }
 static void wrong_port_cap(struct capability *c, struct gtw_preamble *p) { c->port++; }
-static void wrong_protocol(struct capability *c, struct gtw_preamble *p) { p->protocol = ID_PROTOCOL_H2; }
+static void wrong_protocol(struct capability *c, struct gtw_preamble *p)
+{
+	p->protocol = ID_PROTOCOL_H2;
+}
 static void no_protocol(struct capability *c, struct gtw_preamble *p) { p->protocol = 0; }
 static void protocol_of_none(struct capability *c, struct gtw_preamble *p) { p->protocol = 99; }
 static void other_sandbox(struct capability *c, struct gtw_preamble *p) { c->id.sandbox[5] ^= 1; }
 static void other_tenant(struct capability *c, struct gtw_preamble *p) { c->id.tenant[0] = 'b'; }
 static void other_generation(struct capability *c, struct gtw_preamble *p) { c->id.generation--; }
-static void next_generation(struct capability *c, struct gtw_preamble *p) { c->id.generation++; p->generation++; }
-static void other_activation(struct capability *c, struct gtw_preamble *p) { c->id.activation[3] ^= 1; }
+static void next_generation(struct capability *c, struct gtw_preamble *p)
+{
+	c->id.generation++;
+	p->generation++;
+}
+static void other_activation(struct capability *c, struct gtw_preamble *p)
+{
+	c->id.activation[3] ^= 1;
+}
 static void other_attempt(struct capability *c, struct gtw_preamble *p) { c->id.attempt--; }
 static void other_worker(struct capability *c, struct gtw_preamble *p) { c->id.worker[35] = '9'; }
 static void preamble_generation(struct capability *c, struct gtw_preamble *p) { p->generation--; }
-static void preamble_activation(struct capability *c, struct gtw_preamble *p) { p->activation[0] ^= 1; }
-static void the_door(struct capability *c, struct gtw_preamble *p) { c->port = p->port = GTW_DOOR_PORT; }
+static void preamble_activation(struct capability *c, struct gtw_preamble *p)
+{
+	p->activation[0] ^= 1;
+}
+static void the_door(struct capability *c, struct gtw_preamble *p)
+{
+	c->port = p->port = GTW_DOOR_PORT;
+}
 static void magic(struct capability *c, struct gtw_preamble *p) { p->magic++; }
 static void no_lease(struct capability *c, struct gtw_preamble *p) { p->lease = 0; }
 static void not_zero(struct capability *c, struct gtw_preamble *p) { p->zero[4] = 1; }
@@ -164,14 +182,30 @@ static void control(struct capability *c, struct gtw_preamble *p)
 
 static void test_wrong(void **state)
 {
-	static const struct { void (*fn)(struct capability *, struct gtw_preamble *); unsigned verdict; } cases[] = {
-		{ wrong_port, GTW_DENY },	{ wrong_port_cap, GTW_DENY },	{ wrong_protocol, GTW_DENY },
-		{ no_protocol, GTW_DENY },	{ protocol_of_none, GTW_DENY }, { other_sandbox, GTW_DENY },
-		{ other_tenant, GTW_DENY },	{ other_generation, GTW_REFRESH }, { next_generation, GTW_REFRESH },
-		{ other_activation, GTW_REFRESH }, { other_attempt, GTW_REFRESH }, { other_worker, GTW_REFRESH },
-		{ preamble_generation, GTW_DENY }, { preamble_activation, GTW_DENY }, { the_door, GTW_DENY },
-		{ magic, GTW_DENY },		{ no_lease, GTW_DENY },		{ not_zero, GTW_DENY },
-		{ cut_token, GTW_DENY },	{ control, GTW_DENY },
+	static const struct {
+		void (*fn)(struct capability *, struct gtw_preamble *);
+		unsigned verdict;
+	} cases[] = {
+		{ wrong_port, GTW_DENY },
+		{ wrong_port_cap, GTW_DENY },
+		{ wrong_protocol, GTW_DENY },
+		{ no_protocol, GTW_DENY },
+		{ protocol_of_none, GTW_DENY },
+		{ other_sandbox, GTW_DENY },
+		{ other_tenant, GTW_DENY },
+		{ other_generation, GTW_REFRESH },
+		{ next_generation, GTW_REFRESH },
+		{ other_activation, GTW_REFRESH },
+		{ other_attempt, GTW_REFRESH },
+		{ other_worker, GTW_REFRESH },
+		{ preamble_generation, GTW_DENY },
+		{ preamble_activation, GTW_DENY },
+		{ the_door, GTW_DENY },
+		{ magic, GTW_DENY },
+		{ no_lease, GTW_DENY },
+		{ not_zero, GTW_DENY },
+		{ cut_token, GTW_DENY },
+		{ control, GTW_DENY },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -185,7 +219,8 @@ static void test_wrong(void **state)
 		a = rig_port_open(&rig, &c, &rig.signer, &p);
 		verdict = rig_verdict(a);
 		if (verdict != cases[i].verdict)
-			fail_msg("case %zu: %s", i, gtw_code_names[verdict < GTW_CODE_END ? verdict : 0]);
+			fail_msg("case %zu: %s", i,
+				 gtw_code_names[verdict < GTW_CODE_END ? verdict : 0]);
 		assert_true(rig_ended(a) || errno == ECONNRESET);
 		close(a);
 	}
@@ -208,7 +243,10 @@ static void test_signature(void **state)
 	close(a);
 	/* Signed 136 seconds ago, so it is over by more than the skew. */
 	rig_capability(&rig, PORT, ID_PROTOCOL_TCP, &c, &p);
-	assert_int_equal(cap_sign(&c, &rig.signer, clock_wall_ms() / 1000 - CAP_LIFETIME_S - CAP_SKEW_S - 1, token, NULL), 0);
+	assert_int_equal(cap_sign(&c, &rig.signer,
+				  clock_wall_ms() / 1000 - CAP_LIFETIME_S - CAP_SKEW_S - 1, token,
+				  NULL),
+			 0);
 	p.token_len = (uint32_t)strlen(token);
 	a = fd_unix_connect(rig.stream, SOCK_STREAM, RIG_WAIT_MS);
 	rig_send(a, &p, sizeof(p));
@@ -265,8 +303,9 @@ static uint64_t revoke_lease(uint64_t lease)
 	struct gtw_revoke q = { lease };
 	struct gtw_revoke_rep rep;
 
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_REVOKE], "r", &q, NULL, 0, &rep, NULL, NULL,
-				       RIG_WAIT_MS, NULL), 0);
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_REVOKE], "r", &q, NULL, 0, &rep, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 0);
 	return rep.ended;
 }
 
@@ -334,10 +373,12 @@ static void test_leases(void **state)
 	a = rig_port(&rig, PORT, &verdict);
 	b = rig_accept(server);
 	swap(a, b);
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_LEASES], "r", &q, NULL, 0, &rep, NULL, NULL,
-				       RIG_WAIT_MS, NULL), 0);
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_LEASES], "r", &q, NULL, 0, &rep, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 0);
 	assert_int_equal(json_array_size(rep.leases), 1);
-	assert_int_equal(json_integer_value(json_object_get(json_array_get(rep.leases, 0), "in")), 5);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(rep.leases, 0), "in")),
+			 5);
 	assert_true(rep.installed && rep.open && !rep.closed && rep.generation == RIG_GENERATION);
 	ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
 	/* All and for good: the stream, the way in, the way out. */
@@ -351,8 +392,9 @@ static void test_leases(void **state)
 	a = rig_connect(&rig, RIG_GUEST, "9.9.10.2", 80);
 	assert_true(a == -ECONNRESET || (a >= 0 && rig_was_reset(a)));
 	fd_close(a);
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_OPEN], "r", NULL, NULL, 0, NULL, NULL, NULL,
-				       RIG_WAIT_MS, NULL), -EACCES);
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_OPEN], "r", NULL, NULL, 0, NULL, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 -EACCES);
 }
 
 static void test_limit(void **state)
@@ -378,9 +420,12 @@ static void test_limit(void **state)
 
 /* ---- Identity and key bundles ---- */
 
-static int install(const struct identity *id, uint64_t number, const struct key_signer *root, struct err *e)
+static int install(const struct identity *id, uint64_t number, const struct key_signer *root,
+		   struct err *e)
 {
-	struct gtw_install i = { .generation = id->generation, .attempt = id->attempt, .substrate = "microvm" };
+	struct gtw_install i = { .generation = id->generation,
+				 .attempt = id->attempt,
+				 .substrate = "microvm" };
 	struct key_bundle b = rig.bundle;
 	struct gtw_bundle_rep rep;
 	autofree char *text = NULL;
@@ -393,7 +438,8 @@ static int install(const struct identity *id, uint64_t number, const struct key_
 	assert_int_equal(bundle_sign(&b, root, &text, NULL), 0);
 	str_copy(i.bundle, sizeof(i.bundle), text);
 	memset(e, 0, sizeof(*e));
-	return ipc_sync_call(rig.ctl, &gtw_ops[GTW_INSTALL], "r", &i, NULL, 0, &rep, NULL, NULL, RIG_WAIT_MS, e);
+	return ipc_sync_call(rig.ctl, &gtw_ops[GTW_INSTALL], "r", &i, NULL, 0, &rep, NULL, NULL,
+			     RIG_WAIT_MS, e);
 }
 
 static void test_install(void **state)

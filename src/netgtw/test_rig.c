@@ -28,7 +28,10 @@
 #include "daemon/seccomp.h"
 #include "netgtw/syscalls.h"
 
-/* In the sandbox's namespace every address is local; the table after `main`, so that the guest's own stays a neighbour. */
+/*
+ * In the sandbox's namespace every address is local; the table after `main`, so that the guest's
+ * own stays a neighbour.
+ */
 #define RIG_NFT \
 	"table inet gateway {\n" \
 	"	chain pre {\n" \
@@ -94,7 +97,8 @@ static void rig_write(const char *path, const char *text)
 	close(fd);
 }
 
-static void rig_pair(struct rig *r, enum rig_ns a, const char *name_a, enum rig_ns b, const char *name_b)
+static void rig_pair(struct rig *r, enum rig_ns a, const char *name_a, enum rig_ns b,
+		     const char *name_b)
 {
 	char text[256];
 
@@ -193,7 +197,8 @@ struct role {
 	unsigned files;
 };
 
-static void role_exec(struct rig *r, const struct role *role, const char *program, char *const *argv)
+static void role_exec(struct rig *r, const struct role *role, const char *program,
+		      char *const *argv)
 {
 	const char *const *const lists[] = { gtw_common_syscalls, role->calls, NULL };
 	struct rlimit files;
@@ -236,8 +241,8 @@ static pid_t role_start(struct rig *r, const struct role *role, const char *prog
 
 	str_hex(hex, r->root_public, sizeof(r->root_public));
 	if (str_eq(role->name, "main")) {
-		const char *const own[] = { "--generation", "7", "--peer-uid", "0", "--root-key", hex,
-					    "--worker", RIG_WORKER };
+		const char *const own[] = { "--generation", "7", "--peer-uid", "0",
+					    "--root-key",   hex, "--worker",   RIG_WORKER };
 
 		memcpy(argv + n, own, sizeof(own));
 		n += ARRAY_LEN(own);
@@ -262,9 +267,13 @@ static void rig_keys(struct rig *r)
 	str_copy(r->bundle.keys[0].kid, sizeof(r->bundle.keys[0].kid), "api-1");
 	memcpy(r->bundle.keys[0].public, public, sizeof(public));
 	r->bundle.keys[0].purposes = 1u << ID_PURPOSE_CONTROL | 1u << ID_PURPOSE_SERVICE_PORT;
-	r->id = (struct identity){ .tenant = "acme", .sandbox = RIG_SANDBOX, .worker = RIG_WORKER,
-				   .generation = RIG_GENERATION, .attempt = 2,
-				   .activation = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } };
+	r->id = (struct identity) { .tenant = "acme",
+				    .sandbox = RIG_SANDBOX,
+				    .worker = RIG_WORKER,
+				    .generation = RIG_GENERATION,
+				    .attempt = 2,
+				    .activation = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
+						    15, 16 } };
 	r->next_lease = 100;
 }
 
@@ -275,7 +284,8 @@ static void seqpacket(int sv[2])
 
 void rig_start(struct rig *r, const struct rig_conf *c)
 {
-	static const char *const outside_args[] = { "--internet", "yes", "--nameserver", "9.9.10.53", NULL };
+	static const char *const outside_args[] = { "--internet", "yes", "--nameserver",
+						    "9.9.10.53", NULL };
 	unsigned files = c->files ? c->files : GTW_MAIN_NOFILE;
 	int inside[2], dials[2], resolver[2], main_fds[7], inside_fds[3], outside_fds[2];
 
@@ -288,21 +298,33 @@ void rig_start(struct rig *r, const struct rig_conf *c)
 	seqpacket(dials);
 	seqpacket(resolver);
 	rig_enter(r, RIG_SANDBOX_NS);
-	memcpy(main_fds, (int[]){ bind_unix(r->stream, SOCK_STREAM), bind_unix(r->control, SOCK_SEQPACKET),
-				  inside[0], dials[0], resolver[0], bind_ip(AF_INET, SOCK_STREAM, GTW_TCP_PORT),
-				  bind_ip(AF_INET6, SOCK_STREAM, GTW_TCP_PORT) }, sizeof(main_fds));
-	memcpy(inside_fds, (int[]){ inside[1], bind_ip(AF_INET, SOCK_DGRAM, GTW_DNS_PORT),
-				    bind_ip(AF_INET6, SOCK_DGRAM, GTW_DNS_PORT) }, sizeof(inside_fds));
+	memcpy(main_fds,
+	       (int[]) { bind_unix(r->stream, SOCK_STREAM), bind_unix(r->control, SOCK_SEQPACKET),
+			 inside[0], dials[0], resolver[0],
+			 bind_ip(AF_INET, SOCK_STREAM, GTW_TCP_PORT),
+			 bind_ip(AF_INET6, SOCK_STREAM, GTW_TCP_PORT) },
+	       sizeof(main_fds));
+	memcpy(inside_fds,
+	       (int[]) { inside[1], bind_ip(AF_INET, SOCK_DGRAM, GTW_DNS_PORT),
+			 bind_ip(AF_INET6, SOCK_DGRAM, GTW_DNS_PORT) },
+	       sizeof(inside_fds));
 	memcpy(outside_fds, (int[]){ dials[1], resolver[1] }, sizeof(outside_fds));
 	rig_leave(r);
-	r->pid[1] = role_start(r, &(struct role){ "inside", RIG_SANDBOX_NS, inside_fds, 3, 0, gtw_inside_syscalls,
-						  gtw_inside_rules, NULL, files }, c->program, NULL);
-	r->pid[2] = role_start(r, &(struct role){ "outside", RIG_NODE, outside_fds, 2, 0, gtw_outside_syscalls,
-						  gtw_outside_rules, NULL, files },
-			       c->program, c->outside_args ? c->outside_args : outside_args);
-	r->pid[0] = role_start(r, &(struct role){ "main", RIG_EMPTY, main_fds, 7, 2, gtw_main_syscalls,
-						  gtw_main_rules, gtw_main_enosys, files },
-			       c->main_program ? c->main_program : c->program, c->main_args);
+	r->pid[1] =
+		role_start(r,
+			   &(struct role) { "inside", RIG_SANDBOX_NS, inside_fds, 3, 0,
+					    gtw_inside_syscalls, gtw_inside_rules, NULL, files },
+			   c->program, NULL);
+	r->pid[2] =
+		role_start(r,
+			   &(struct role) { "outside", RIG_NODE, outside_fds, 2, 0,
+					    gtw_outside_syscalls, gtw_outside_rules, NULL, files },
+			   c->program, c->outside_args ? c->outside_args : outside_args);
+	r->pid[0] =
+		role_start(r,
+			   &(struct role) { "main", RIG_EMPTY, main_fds, 7, 2, gtw_main_syscalls,
+					    gtw_main_rules, gtw_main_enosys, files },
+			   c->main_program ? c->main_program : c->program, c->main_args);
 	for (int i = 0; i < 7; i++)
 		close(main_fds[i]);
 	for (int i = 0; i < 3; i++)
@@ -360,7 +382,8 @@ void rig_install(struct rig *r)
 	str_hex(i.activation, r->id.activation, sizeof(r->id.activation));
 	assert_int_equal(bundle_sign(&r->bundle, &r->root, &text, &e), 0);
 	str_copy(i.bundle, sizeof(i.bundle), text);
-	if (ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_INSTALL], "r", &i, NULL, 0, &rep, NULL, NULL, RIG_WAIT_MS, &e) < 0)
+	if (ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_INSTALL], "r", &i, NULL, 0, &rep, NULL, NULL,
+			  RIG_WAIT_MS, &e) < 0)
 		fail_msg("install: %s", e.text);
 	assert_int_equal(rep.number, r->bundle.number);
 }
@@ -369,7 +392,8 @@ void rig_open(struct rig *r)
 {
 	struct err e = { 0 };
 
-	if (ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_OPEN], "r", NULL, NULL, 0, NULL, NULL, NULL, RIG_WAIT_MS, &e) < 0)
+	if (ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_OPEN], "r", NULL, NULL, 0, NULL, NULL, NULL,
+			  RIG_WAIT_MS, &e) < 0)
 		fail_msg("open: %s", e.text);
 }
 
@@ -557,8 +581,9 @@ json_t *rig_log(struct rig *r)
 
 	do {
 		memset(&rep, 0, sizeof(rep));
-		assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_LOG], "r", &q, NULL, 0, &rep, NULL, NULL,
-					       RIG_WAIT_MS, NULL), 0);
+		assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_LOG], "r", &q, NULL, 0,
+					       &rep, NULL, NULL, RIG_WAIT_MS, NULL),
+				 0);
 		json_array_extend(all, rep.records);
 		ipc_done(gtw_ops[GTW_LOG].rep, &rep);
 		q.after = rep.next;
@@ -583,8 +608,9 @@ uint64_t rig_counter(struct rig *r, const char *name)
 	struct gtw_stats_rep rep = { 0 };
 	uint64_t v;
 
-	assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_STATS], "r", NULL, NULL, 0, &rep, NULL, NULL,
-				       RIG_WAIT_MS, NULL), 0);
+	assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_STATS], "r", NULL, NULL, 0, &rep,
+				       NULL, NULL, RIG_WAIT_MS, NULL),
+			 0);
 	assert_non_null(json_object_get(rep.counters, name));
 	v = (uint64_t)json_integer_value(json_object_get(rep.counters, name));
 	ipc_done(gtw_ops[GTW_STATS].rep, &rep);

@@ -49,12 +49,13 @@ void rig_install(struct rig *r);
 void rig_open(struct rig *r);                                /* GTW_OPEN */
 void rig_enter(struct rig *r, enum rig_ns ns);
 void rig_leave(struct rig *r);
-void rig_sh(struct rig *r, enum rig_ns ns, const char *program, const char *arg, const char *input);      /* program arg < input, must succeed */
+void rig_sh(struct rig *r, enum rig_ns ns, const char *program, const char *arg,
+	    const char *input); /* program arg < input, must succeed */
 
 int rig_socket(struct rig *r, enum rig_ns ns, int family, int type);
 int rig_listen(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);
 int rig_udp(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);
-int rig_connect(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);      /* waits; -errno */
+int rig_connect(struct rig *r, enum rig_ns ns, const char *addr, unsigned port); /* waits; -errno */
 int rig_accept(int listener);                                /* waits */
 bool rig_wait(int fd, short events, int ms);
 void rig_send(int fd, const void *p, size_t n);
@@ -65,7 +66,8 @@ bool rig_was_reset(int fd);                                  /* waits for ECONNR
 /* A stream to gtw.sock with preamble and token; c and p are filled in by rig_capability first. */
 void rig_capability(struct rig *r, unsigned port, enum id_protocol protocol, struct capability *c,
 		    struct gtw_preamble *p);
-int rig_port_open(struct rig *r, const struct capability *c, const struct key_signer *signer, struct gtw_preamble *p);
+int rig_port_open(struct rig *r, const struct capability *c, const struct key_signer *signer,
+		  struct gtw_preamble *p);
 unsigned rig_verdict(int fd);
 int rig_port(struct rig *r, unsigned port, unsigned *ret_verdict);       /* both, as it should be */
 

@@ -1,6 +1,7 @@
 /*
- * What is left to a main process that was taken over (spec S-12): test_taken_main runs in its place,
- * under the same list of system calls, with the same descriptors, beside the real inside and outside.
+ * What is left to a main process that was taken over (spec S-12): test_taken_main runs in its
+ * place, under the same list of system calls, with the same descriptors, beside the real inside
+ * and outside.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -25,9 +26,12 @@ static struct rig rig;
 
 static int run(const char *attack)
 {
-	static const char *const closed[] = { "--internet", "no", "--nameserver", "9.9.10.53", NULL };
+	static const char *const closed[] = { "--internet", "no", "--nameserver", "9.9.10.53",
+					      NULL };
 	const char *const args[] = { "--attack", attack, NULL };
-	struct rig_conf c = { .program = netgtw_path, .main_program = taken_path, .main_args = args };
+	struct rig_conf c = { .program = netgtw_path,
+			      .main_program = taken_path,
+			      .main_args = args };
 	int status;
 
 	if (str_eq(attack, "ask-closed"))

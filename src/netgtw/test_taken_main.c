@@ -1,7 +1,8 @@
 /*
- * A main process that was taken over: it runs in main's place, under main's list of system calls and
- * with main's descriptors, and tries to get further. `--attack NAME`; the exit code is 0 when what
- * was tried got nowhere, and a call that is not allowed is the process's death (test_taken.c).
+ * A main process that was taken over: it runs in main's place, under main's list of system calls
+ * and with main's descriptors, and tries to get further. `--attack NAME`; the exit code is 0 when
+ * what was tried got nowhere, and a call that is not allowed is the process's death
+ * (test_taken.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -82,10 +83,18 @@ static int try_dup2(void) { return dup2(good(), 3); }
 static int try_fcntl_dup(void) { return fcntl(3, F_DUPFD, 100); }
 static int try_fcntl_own(void) { return fcntl(3, F_SETOWN, 1); }
 static int try_ioctl(void) { int n; return ioctl(3, FIONREAD, &n); }
-static int try_io_uring(void) { char p[256] = { 0 }; return (int)syscall(SYS_io_uring_setup, 8, p); }
+static int try_io_uring(void)
+{
+	char p[256] = { 0 };
+	return (int)syscall(SYS_io_uring_setup, 8, p);
+}
 static int try_pidfd(void) { return (int)syscall(SYS_pidfd_open, 1, 0); }
 static int try_pidfd_getfd(void) { return (int)syscall(SYS_pidfd_getfd, 3, 3, 0); }
-static int try_vm_write(void) { struct iovec v = { "x", 1 }; return (int)process_vm_writev(1, &v, 1, &v, 1, 0); }
+static int try_vm_write(void)
+{
+	struct iovec v = { "x", 1 };
+	return (int)process_vm_writev(1, &v, 1, &v, 1, 0);
+}
 static int try_memfd(void) { return memfd_create("x", 0); }
 static int try_bpf(void) { return (int)syscall(SYS_bpf, 0, NULL, 0); }
 static int try_openat2(void) { return (int)syscall(SYS_openat2, AT_FDCWD, "/", "", 0); }
@@ -125,11 +134,30 @@ static int try_sendmsg(void)
 }
 
 static int try_sendmmsg(void) { struct mmsghdr h = { 0 }; return sendmmsg(good(), &h, 1, 0); }
-static int try_sockopt_device(void) { return setsockopt(good(), SOL_SOCKET, SO_BINDTODEVICE, "lo", 2); }
-static int try_sockopt_mark(void) { int one = 1; return setsockopt(good(), SOL_SOCKET, SO_MARK, &one, sizeof(one)); }
-static int try_sockopt_ip(void) { int one = 1; return setsockopt(good(), IPPROTO_IP, IP_TRANSPARENT, &one, sizeof(one)); }
-static int try_sockopt_tcp(void) { return setsockopt(good(), IPPROTO_TCP, 31 /* TCP_ULP */, "tls", 3); }
-static int try_getsockopt(void) { char b[64]; socklen_t n = sizeof(b); return getsockopt(3, SOL_SOCKET, SO_PEERSEC, b, &n); }
+static int try_sockopt_device(void)
+{
+	return setsockopt(good(), SOL_SOCKET, SO_BINDTODEVICE, "lo", 2);
+}
+static int try_sockopt_mark(void)
+{
+	int one = 1;
+	return setsockopt(good(), SOL_SOCKET, SO_MARK, &one, sizeof(one));
+}
+static int try_sockopt_ip(void)
+{
+	int one = 1;
+	return setsockopt(good(), IPPROTO_IP, IP_TRANSPARENT, &one, sizeof(one));
+}
+static int try_sockopt_tcp(void)
+{
+	return setsockopt(good(), IPPROTO_TCP, 31 /* TCP_ULP */, "tls", 3);
+}
+static int try_getsockopt(void)
+{
+	char b[64];
+	socklen_t n = sizeof(b);
+	return getsockopt(3, SOL_SOCKET, SO_PEERSEC, b, &n);
+}
 
 /* Not death, but nothing either. */
 static int try_openat(void)
@@ -145,7 +173,8 @@ static int ask_floor(void)
 		"127.0.0.1", "127.8.8.8", "0.0.0.0", "10.0.0.1", "10.255.255.255", "172.31.255.255",
 		"192.168.0.1", "169.254.169.254", "100.100.100.100", "224.0.0.1", "255.255.255.255",
 		"9.9.10.1", "::1", "::", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-		"::ffff:9.9.10.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "64:ff9b:1::9", "2002:7f00:1::",
+		"::ffff:9.9.10.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "64:ff9b:1::9",
+		"2002:7f00:1::",
 		"2002:a00:1::1", "2001:0:a00:1::", "fe80::1", "fec0::1", "fd00::1", "ff02::1",
 		"2a10:9999::1", "2a10:9999::200:5efe:a00:1", "4000::1", "5f00::1", "100::1",
 	};
@@ -159,7 +188,8 @@ static int ask_floor(void)
 
 static int ask_odd(void)
 {
-	struct out_req q = { .kind = OUT_DIAL, .addr = { .family = 4, .ip = { 9, 9, 10, 2 }, .port = 80 } };
+	struct out_req q = { .kind = OUT_DIAL,
+			     .addr = { .family = 4, .ip = { 9, 9, 10, 2 }, .port = 80 } };
 
 	q.addr.ip[15] = 1;                           /* an IPv4 address with more behind it */
 	if (ask(GTW_MAIN_OUTSIDE, q) >= 0 || rep.answer != OUT_FLOOR)
@@ -211,7 +241,8 @@ static int ask_kind(void)
 static int ask_closed(void)
 {
 	return dial("9.9.10.2", 80) < 0 && rep.answer == OUT_INTERNET &&
-			       ask(GTW_MAIN_RESOLVER, (struct out_req){ .kind = OUT_DNS_UDP }) < 0 &&
+			       ask(GTW_MAIN_RESOLVER, (struct out_req) { .kind = OUT_DNS_UDP }) <
+				       0 &&
 			       rep.answer == OUT_INTERNET
 		       ? 0
 		       : 1;
@@ -235,19 +266,23 @@ static int ask_inside(void)
 	if (n == 0)
 		return 0;
 	addr_parse(GTW_GUEST_V4, &guest);
-	return getpeername(fd, (struct sockaddr *)&ss, &len) < 0 || addr_of_sockaddr(&ss, &peer) < 0 ||
-	       !addr_eq(&peer, &guest);
+	return getpeername(fd, (struct sockaddr *)&ss, &len) < 0 ||
+	       addr_of_sockaddr(&ss, &peer) < 0 || !addr_eq(&peer, &guest);
 }
 
 #define TRY(name) { #name, try_##name }
 #define ASK(name) { "ask-" #name, ask_##name }
-static const struct { const char *name; int (*fn)(void); } attacks[] = {
-	TRY(socket), TRY(socketpair), TRY(listen), TRY(ptrace), TRY(kill), TRY(fork), TRY(clone), TRY(unshare),
-	TRY(setns), TRY(mount), TRY(dup), TRY(dup2), TRY(fcntl_dup), TRY(fcntl_own), TRY(ioctl), TRY(io_uring),
-	TRY(pidfd), TRY(pidfd_getfd), TRY(vm_write), TRY(memfd), TRY(bpf), TRY(openat2), TRY(open), TRY(bind),
-	TRY(reconnect), TRY(sendto), TRY(fastopen), TRY(sendmsg), TRY(sendmmsg), TRY(sockopt_device),
+static const struct { const char *name; int (*fn)(void);
+} attacks[] = {
+	TRY(socket),	   TRY(socketpair), TRY(listen),      TRY(ptrace),     TRY(kill),
+	TRY(fork),	   TRY(clone),	    TRY(unshare),     TRY(setns),      TRY(mount),
+	TRY(dup),	   TRY(dup2),	    TRY(fcntl_dup),   TRY(fcntl_own),  TRY(ioctl),
+	TRY(io_uring),	   TRY(pidfd),	    TRY(pidfd_getfd), TRY(vm_write),   TRY(memfd),
+	TRY(bpf),	   TRY(openat2),    TRY(open),	      TRY(bind),       TRY(reconnect),
+	TRY(sendto),	   TRY(fastopen),   TRY(sendmsg),     TRY(sendmmsg),   TRY(sockopt_device),
 	TRY(sockopt_mark), TRY(sockopt_ip), TRY(sockopt_tcp), TRY(getsockopt), TRY(openat),
-	ASK(floor), ASK(odd), ASK(nameserver), ASK(kind), ASK(closed), ASK(inside),
+	ASK(floor),	   ASK(odd),	    ASK(nameserver),  ASK(kind),       ASK(closed),
+	ASK(inside),
 };
 
 int main(int argc, char **argv)
