@@ -3,8 +3,8 @@
  *
  * The record RUN/nm/<sandbox>.<generation>.json holds what tells this execution's processes,
  * executables and sockets from any others (B-1, B-2), and what is needed to unmake it. It is
- * written once; only what it says of the gateway changes, with each NM_GATEWAY. A record of another boot of the machine is void: none of its
- * processes lives.
+ * written once; only what it says of the gateway changes, with each NM_GATEWAY. A record of another
+ * boot of the machine is void: none of its processes lives.
  */
 #ifndef NODE_MANAGER_EXEC_RECORD_H
 #define NODE_MANAGER_EXEC_RECORD_H

@@ -9,14 +9,14 @@
  * file from one of the others. The network namespace tells them apart: outside stays in the node's,
  * inside enters the sandbox's, and main, once both are forked, begins an empty one.
  *
- * Order. inside and outside give up everything but the right to execute, close the pipe `ready` and
- * wait at the pipe `gate`. main gives up everything too, waits until both have closed `ready`, listens
- * at the two sockets (so that SO_PEERCRED of who connects shows this process under its last uid) and
- * executes; with that, `gate` closes and the others execute. So none of the three has any right left
- * when the first byte of a guest can be read by one of them.
+ * Order. inside and outside give up everything but the right to execute, close the pipe `ready`
+ * and wait at the pipe `gate`. main gives up everything too, waits until both have closed `ready`,
+ * listens at the two sockets (so that SO_PEERCRED of who connects shows this process under its last
+ * uid) and executes; with that, `gate` closes and the others execute. So none of the three has any
+ * right left when the first byte of a guest can be read by one of them.
  *
- * Errors come back over a socket pair as in jail.c, and the death of node-manager's child before main
- * has changed its uid kills main. A gateway without a record is not verified by anybody and serves
+ * Errors come back over a socket pair as in jail.c, and the death of node-manager's child before
+ * main has changed its uid kills main. A gateway without a record is verified by nobody and serves
  * nothing; the next NM_GATEWAY, NM_DESTROY or start of node-manager ends it.
  */
 #include "node-manager/jail_gateway.h"
@@ -159,8 +159,8 @@ static int run_main(const struct gateway_parts *p, int *ctl, struct err *e)
 	if (r == 0)
 		r = jail_drop_rights(s->uid, main_limits, e);
 	if (r == 0)
-		r = jail_place_fds(fds, ARRAY_LEN(fds), (int *const[]){ ctl, &filter, &ready, &gate },
-				   4, e);
+		r = jail_place_fds(fds, ARRAY_LEN(fds),
+				   (int *const[]){ ctl, &filter, &ready, &gate }, 4, e);
 	if (r == 0)
 		r = pass(ready, "ready", e);
 	if (r == 0 && (listen(GTW_MAIN_STREAM, GATEWAY_SOCKETS_BACKLOG) < 0 ||

@@ -1,6 +1,6 @@
 /*
- * The steps by which a process of a jail gives up what it has: for jail.c and jail_gateway.c, in the
- * process itself, in this order: cgroup, root, rights, descriptors, filter, execve.
+ * The steps by which a process of a jail gives up what it has: for jail.c and jail_gateway.c, in
+ * the process itself, in this order: cgroup, root, rights, descriptors, filter, execve.
  */
 #ifndef NODE_MANAGER_JAIL_STEPS_H
 #define NODE_MANAGER_JAIL_STEPS_H

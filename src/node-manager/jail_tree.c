@@ -223,7 +223,8 @@ static const struct tree_kind {
 	const char *name, *program;      /* program NULL: all of conf.vmm */
 	size_t in_nm, in_record;
 } tree_kinds[] = {
-	{ JAIL_TREE_VMM, NULL, offsetof(struct nm, vmm_tree), offsetof(struct exec_record, vmm_tree) },
+	{ JAIL_TREE_VMM, NULL, offsetof(struct nm, vmm_tree),
+	  offsetof(struct exec_record, vmm_tree) },
 	{ JAIL_TREE_BRIDGE, JAIL_BRIDGE_PROGRAM, offsetof(struct nm, bridge_tree),
 	  offsetof(struct exec_record, bridge_tree) },
 	{ JAIL_TREE_GATEWAY, JAIL_GATEWAY_PROGRAM, offsetof(struct nm, gateway_tree),

@@ -3,12 +3,12 @@
  *
  * Theory of operation
  *
- * The guest's packets end here: every address is local ("AnyIP": a local route for everything), so
- * that the kernel of this namespace speaks TCP with the guest in the name of whatever address the
- * guest called. nftables gives all TCP to two transparent listeners and leaves UDP of port 53 to two
- * transparent sockets; the gateway (src/netgtw) has these four. Nothing is forwarded, there is no
- * other interface but the loopback, and none of the rules keeps connections (no conntrack): without
- * a gateway everything is refused at once.
+ * The guest's packets end here: every address is local ("AnyIP": a local route for everything),
+ * so that the kernel of this namespace speaks TCP with the guest in the name of whatever address
+ * the guest called. nftables gives all TCP to two transparent listeners and leaves UDP of port 53
+ * to two transparent sockets; the gateway (src/netgtw) has these four. Nothing is forwarded, there
+ * is no other interface but the loopback, and none of the rules keeps connections (no conntrack):
+ * without a gateway everything is refused at once.
  *
  *	tap0      10.0.2.2/24, fd53:5041:4345::2/64; MAC fixed; the guest's MAC is a permanent neighbour,
  *	          so no ARP and no neighbour discovery of the guest's changes a table
