@@ -40,6 +40,7 @@ void flowlog_init(struct flowlog *l, uint64_t seed)
 	memset(l, 0, sizeof(*l));
 	l->next = l->next_flow = 1;
 	l->seed = seed;
+	bucket_init(&l->limit_rate, FLOWLOG_LIMIT_RATE, FLOWLOG_LIMIT_RATE, clock_mono_us());
 }
 
 void flowlog_done(struct flowlog *l)
@@ -54,6 +55,8 @@ void flowlog_add(struct flowlog *l, const struct flow_record *r)
 {
 	struct flow_record *slot = &l->ring[l->next % GTW_LOG_RECORDS];
 
+	if (r->refused && r->why == WHY_LIMIT && !bucket_one(&l->limit_rate, clock_mono_us()))
+		return;
 	free(slot->name);
 	*slot = *r;
 	slot->n = l->next++;

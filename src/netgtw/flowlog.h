@@ -10,8 +10,10 @@
 #include <stdint.h>
 #include "ipc/gtw_ops.h"
 #include "netgtw/addr.h"
+#include "netgtw/limits.h"
 
 #define FLOWLOG_NAME_MAX 256
+#define FLOWLOG_LIMIT_RATE 20        /* records of refusals by a limit, a second */
 #define FLOWLOG_NAMES 2048           /* addresses whose name is remembered; a newer one takes the place */
 
 enum flow_dir { FLOW_OUT, FLOW_IN, FLOW_DNS, FLOW_DIR_COUNT };
@@ -58,6 +60,7 @@ struct flowlog {
 	uint64_t next;               /* number of the next record, from 1 */
 	uint64_t next_flow;
 	uint64_t counters[COUNT_COUNT];
+	struct bucket limit_rate;
 	struct flowlog_name names[FLOWLOG_NAMES];
 	uint64_t seed;
 };

@@ -190,6 +190,12 @@ static void test_log(void **state)
 	flowlog_page(l, after + 1000, &rep);
 	assert_int_equal(json_array_size(rep.records), GTW_LOG_PAGE);
 	json_decref(rep.records);
+	/* A flood of refusals has few records. */
+	for (int i = 0; i < 1000; i++)
+		flowlog_add(l, &(struct flow_record){ .refused = true, .why = WHY_LIMIT });
+	flowlog_page(l, after, &rep);
+	assert_true(json_array_size(rep.records) >= FLOWLOG_LIMIT_RATE && !rep.more);
+	json_decref(rep.records);
 	flowlog_name_put(l, &a, "one.example.com");
 	flowlog_name_put(l, &a, "two.example.com");
 	assert_string_equal(flowlog_name(l, &a), "two.example.com");
