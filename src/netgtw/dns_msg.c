@@ -641,6 +641,10 @@ static int put_answers(struct answer *a, dns_addr_fn *may, void *arg, struct wri
 
 		if (rec->class != CLASS_IN || (!wanted && rec->type != DNS_CNAME))
 			continue;
+		/* Each of them is a question to outside. */
+		if ((rec->type == DNS_A || rec->type == DNS_AAAA) &&
+		    ret->kept + ret->removed >= DNS_ADDRESSES_MAX)
+			continue;
 		owner = name_at(a, rec->owner);
 		if (!in_chain(a, &owner) || !record_may(a, rec, may, arg, ret))
 			continue;
