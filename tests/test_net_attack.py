@@ -24,11 +24,11 @@ FLOOR6 = ("::/128", "::1/128", "fe80::/10", "fec0::/10", "fc00::/7", "ff00::/8",
           "4000::/3", "8000::/1", "400::/6", "1000::/4")
 # Special: what the metadata services of clouds have.
 FLOOR_MORE = ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "255.255.255.255", "127.0.0.53")
-# v4 within v6; {} are the eight digits of a v4 address, {0} and {1} its halves.
+# v4 within v6: {0} and {1} are the halves of a v4 address.
 WRAPPED = ("::ffff:{0}:{1}", "::{0}:{1}", "64:ff9b::{0}:{1}", "64:ff9b:1::{0}:{1}", "2002:{0}:{1}::1", "2001:0:{0}:{1}::1", "2a10:9999:20::5efe:{0}:{1}", "2a10:9999:20::200:5efe:{0}:{1}",
            "::ffff:0:{0}:{1}")
-SPELLINGS = ("0", "0.0.0.0", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "10.258.3".replace("258", "66"), "0xa010203", "012.1.2.3", "167838211", "0x0a.0x01.0x02.0x03", "00000012.1.515",
-             "0xa9.0xfe.43518", "0251.0376.0251.0376", "2852039166", "[::]".strip("[]"), "::1", "::ffff:10.1.2.3", "0:0:0:0:0:ffff:0a01:0203", "::ffff:127.0.0.1", "::127.0.0.1", "fd00::1",
+SPELLINGS = ("0", "0.0.0.0", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "10.66.3", "0xa010203", "012.1.2.3", "167838211", "0x0a.0x01.0x02.0x03", "00000012.1.515",
+             "0xa9.0xfe.43518", "0251.0376.0251.0376", "2852039166", "::", "::1", "::ffff:10.1.2.3", "0:0:0:0:0:ffff:0a01:0203", "::ffff:127.0.0.1", "::127.0.0.1", "fd00::1",
              "FE80::1", "64:ff9b::10.1.2.3", "::ffff:169.254.169.254")
 
 
@@ -40,9 +40,15 @@ def ends(cidr):
 
 def wrap(form, v4):
     digits = ipaddress.IPv4Address(v4).packed.hex()
-    if form.startswith("2001:0:"):                            # Teredo keeps the client's address inverted, the server's plain
-        return str(ipaddress.IPv6Address(form.format(digits[:4], digits[4:])))
     return str(ipaddress.IPv6Address(form.format(digits[:4], digits[4:])))
+
+
+def never_leaves(address):
+    """What the guest's own kernel keeps, or takes no answer from: that one may be found out by waiting."""
+    a = ipaddress.ip_address(address)
+    if a.version == 4:
+        return a in ipaddress.ip_network("0.0.0.0/8")
+    return a.is_link_local or a.is_multicast or a.is_site_local or a.ipv4_mapped is not None or int(a) >> 32 == 0
 
 
 def setUpModule():
@@ -94,7 +100,7 @@ class Base(unittest.TestCase):
     def none_reached(self, targets, results):
         bad = [(t, r) for t, r in zip(targets, results) if "data" in r and r["data"]]
         self.assertEqual(bad, [])
-        late = [(t, r) for t, r in zip(targets, results) if r.get("error") == "ETIMEDOUT"]
+        late = [(t, r) for t, r in zip(targets, results) if r.get("error") == "ETIMEDOUT" and not never_leaves(t[0])]
         self.assertEqual(late, [], "refused, but not at once")
 
     def from_the_nodes_machine(self, script):
@@ -121,11 +127,8 @@ class Addresses(Base):
         """By address, IPv4 and IPv6, first, some and last of each range; on several ports."""
         targets = [[a, 80] for cidr in FLOOR4 + FLOOR6 for a in ends(cidr)] + [[a, 80] for a in FLOOR_MORE]
         targets += [["10.1.2.3", 443], ["10.1.2.3", 22], ["192.168.1.1", 5432], ["169.254.169.254", 7]]
-        # What the guest's own kernel keeps to itself never comes to the gateway: its loopback, and what no route can lead to.
         r, = self.ask({"op": "reach", "targets": targets, "timeout": 8})
-        results = r["results"]
-        self.none_reached(targets, [x if x.get("error") != "ETIMEDOUT" or not t[0].startswith(("fe80", "febf", "fea0", "ff", "2", "f")) or t[0].startswith(("fc", "fd"))
-                                    else {"error": "ENETUNREACH"} for t, x in zip(targets, results)])
+        self.none_reached(targets, r["results"])
         self.nothing_arrived()
         # The control: from the node's machine most of them answer.
         self.assertIn("hello from 10.1.2.3", self.from_the_nodes_machine(
@@ -135,8 +138,7 @@ class Addresses(Base):
     def test_v4_within_v6(self):
         targets = [[wrap(form, v4), 80] for form in WRAPPED for v4 in ("10.1.2.3", "127.0.0.1", "169.254.169.254", NODE4, LAN4)]
         r, = self.ask({"op": "reach", "targets": targets, "timeout": 8})
-        self.none_reached([t for t, x in zip(targets, r["results"]) if x.get("error") != "ETIMEDOUT" or t[0].startswith("2a10")],
-                          [x for t, x in zip(targets, r["results"]) if x.get("error") != "ETIMEDOUT" or t[0].startswith("2a10")])
+        self.none_reached(targets, r["results"])
         self.nothing_arrived()
         # Not the addresses' form is forbidden, but where it leads.
         public, = self.ask({"op": "tcp", "to": WEB6, "port": 80, "send": GET})
@@ -309,11 +311,12 @@ class Protocols(Base):
 class Headers(Base):
     def both(self, tries):
         """Each try is a packet whose plain form would be taken: a SYN to a server, a question. Nothing of it is answered, nothing arrives."""
-        for name, raw in tries.items():
+        results = self.ask(*({"op": "frames", "device": LINK["device"], "wait": 0.3, "send": [packets.ethernet(LINK["mac"], LINK["gate"], p).hex() for p in raw]} for raw in tries.values()))
+        for (name, raw), r in zip(tries.items(), results):
             with self.subTest(name):
-                got = self.frames(*raw, wait=0.7)
-                taken = [g for g in got if (g[1] == packets.TCP and g[4] == 80) or (g[1] == packets.UDP and g[4] == 53)]
-                self.assertEqual(taken, [], name)
+                self.assertEqual(r.get("sent"), len(raw), r)
+                got = [packets.read(f) for f in r["got"]]
+                self.assertEqual([g for g in got if (g[1] == packets.TCP and g[4] == 80) or (g[1] == packets.UDP and g[4] == 53)], [])
         self.nothing_arrived()
         self.answered_by_hand()
 
@@ -361,7 +364,7 @@ class Headers(Base):
     def test_ipv6_extension_headers(self):
         syn = packets.tcp(GUEST6, WEB6, 80)
         one = lambda *chain: [packets.ip(GUEST6, WEB6, packets.TCP, syn, extension=list(chain))]
-        nothing = packets.options_header()[1:] if False else b"\0\1\4\0\0\0\0"
+        nothing = b"\0\1\4\0\0\0\0"
         via = packets.routing_header(["fd00::1"])
         self.both({
             "hop by hop": one((packets.HOP, nothing)), "destination options": one((packets.DESTINATION, nothing)), "a type 0 routing header": one((packets.ROUTING, via)),

@@ -98,11 +98,6 @@ def routing_header(via, kind=0):
     return struct.pack("!3BI", 2 * len(via), kind, len(via), 0) + b"".join(packed(v) for v in via)
 
 
-def options_header():
-    """Eight bytes of nothing: a hop-by-hop or destination options header."""
-    return b"\0" + b"\1\4\0\0\0\0"
-
-
 def read(frame):
     """(ethertype, proto, src, dst, sport, dport) of a frame (hex or bytes); what it does not have is None."""
     f = bytes.fromhex(frame) if isinstance(frame, str) else frame
