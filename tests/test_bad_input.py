@@ -203,7 +203,7 @@ class Guest(Base):
         self.assertEqual(get("/files").status, 400)
         self.assertEqual(get("/files?path=/x&username=nobody-here").status, 401)
         self.assertEqual(self.node.data("POST", self.box, "/files?path=/etc/no", raw=b"x", headers={"Content-Type": "application/octet-stream"}).status, 403)
-        self.assertEqual(self.node.data("GET", self.box, "/", headers={"E2b-Sandbox-Port": "3000"}).status, 501)
+        self.assertEqual(self.node.data("GET", self.box, "/", headers={"E2b-Sandbox-Port": "3000"}).status, 502)
         for port in ("0", "65536", "x", "-1", ""):
             self.assertEqual(self.node.data("GET", self.box, "/health", headers={"E2b-Sandbox-Port": port}).status, 400, port)
         self.assertEqual(self.node.sh(self.box, "echo well"), "well\n")
