@@ -51,6 +51,7 @@ class Client:
         bare = path.split("?")[0]
         bare = re.sub(r"^/v1/sandboxes/[^/]+", "/v1/sandboxes/{id}", bare)
         bare = re.sub(r"^/v1/problems/[^/]+", "/v1/problems/{code}", bare)
+        bare = re.sub(r"/ports/[0-9]+/", "/ports/{port}/", bare)
         self.seen.append({"method": method.lower(), "path": template or bare, "status": answer.status, "headers": list(answer.headers.items()),
                           "body": answer.body.decode()})
         return answer
@@ -62,17 +63,26 @@ class Client:
         return r.stdout.splitlines()
 
 
-# The fuzzer speaks no WebSocket: with sandboxes it gets 426 alone. Without one no terminal can open, so it may ask for one; that some
+# The fuzzer speaks no WebSocket and no tunnel: with sandboxes it gets 426 alone. Without one none can open, so it may ask for one; that some
 # parameters exclude each other is said in words only, so well-formed requests can be refused.
 ASK_FOR_TERMINALS = """
 [[operations]]
 include-operation-id = "openTerminal"
 headers = { Connection = "Upgrade", Upgrade = "websocket", Sec-WebSocket-Version = "13", Sec-WebSocket-Key = "AAAAAAAAAAAAAAAAAAAAAA==" }
 checks.positive_data_acceptance.enabled = false
+
+[[operations]]
+include-operation-id = "openTunnel"
+headers = { Connection = "Upgrade", Upgrade = "space-tunnel" }
+checks.positive_data_acceptance.enabled = false
 """
 NO_TERMINALS = """
 [[operations]]
 include-operation-id = "openTerminal"
+enabled = false
+
+[[operations]]
+include-operation-id = "openTunnel"
 enabled = false
 """
 
