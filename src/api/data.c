@@ -1,8 +1,8 @@
 /*
- * The data surface: which sandbox a request is for, and whether the client may. It names its sandbox
- * by host, by header or by its token. For the agent the token (or a signed address) proves that he
- * may; a port of the guest is open to all, or wants the traffic token (E2B's allowPublicTraffic,
- * which stands in the sandbox's row: stream.c asks).
+ * The data surface: which sandbox a request is for, and whether the client may. It names its
+ * sandbox by host, by header or by its token. For the agent the token (or a signed address) proves
+ * that he may; a port of the guest is open to all, or wants the traffic token (E2B's
+ * allowPublicTraffic, which stands in the sandbox's row: stream.c asks).
  */
 #include <errno.h>
 #include <stdlib.h>

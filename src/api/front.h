@@ -1,9 +1,9 @@
 /*
  * HTTPS for clients: TLS (loop/tls.h) in front of the HTTP server. The name that a client asks for
- * must be one of the certificate's and mean something here (host.h); a client that says none (it came
- * by address) gets the certificate and is served by the request's Host. HTTP/2 is offered to those
- * alone who can speak nothing else, under the name of a port whose sandbox lets everybody in: that
- * connection is one tunnel (stream.h).
+ * must be one of the certificate's and mean something here (host.h); a client that says none (it
+ * came by address) gets the certificate and is served by the request's Host. HTTP/2 is offered to
+ * those alone who can speak nothing else, under the name of a port whose sandbox lets everybody in:
+ * that connection is one tunnel (stream.h).
  *
  * Key and chain stand in one file, so that they change together (rename(2)). It is looked at every
  * FRONT_POLL_MS; a new one is for new connections, one that cannot be used changes nothing.

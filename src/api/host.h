@@ -1,9 +1,9 @@
 /*
- * What a host name means here. Everything beneath the preview domain belongs to sandboxes: a request
- * that comes under such a name is for that sandbox alone, whatever else stands in it, and is never
- * served the API (pages of a sandbox share an origin with it, and nothing else does). Two names there
- * are ours: api.<domain> and sandbox.<domain>, as E2B's clients make them from E2B_DOMAIN. The
- * domain itself and all other names and addresses are the API's.
+ * What a host name means here. Everything beneath the preview domain belongs to sandboxes: a
+ * request that comes under such a name is for that sandbox alone, whatever else stands in it, and
+ * is never served the API (pages of a sandbox share an origin with it, and nothing else does). Two
+ * names there are ours: api.<domain> and sandbox.<domain>, as E2B's clients make them from
+ * E2B_DOMAIN. The domain itself and all other names and addresses are the API's.
  */
 #ifndef API_HOST_H
 #define API_HOST_H

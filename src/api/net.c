@@ -1,6 +1,6 @@
 /*
- * The network of a sandbox under /v1: its flow log, its counters (in worker threads), and raw TCP to
- * one of its ports (in the loop's thread; then stream.c).
+ * The network of a sandbox under /v1: its flow log, its counters (in worker threads), and raw TCP
+ * to one of its ports (in the loop's thread; then stream.c).
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -32,6 +32,11 @@ struct net_log {
 	bool follow;
 };
 
+static char *safe_of(json_t *rec, const char *key)
+{
+	return text_safe(text_of(rec, key), strlen(text_of(rec, key)));
+}
+
 /* Where it went or came to; an IPv6 address in brackets. */
 static char *place_of(json_t *rec)
 {
@@ -50,12 +55,9 @@ static void print_record(json_t *rec)
 {
 	bool refused = str_eq(text_of(rec, "verdict"), "refuse"),
 	     open = !json_object_get(rec, "endTime") && !refused;
-	autofree char *place = place_of(rec),
-		      *name = text_safe(text_of(rec, "name"), strlen(text_of(rec, "name"))),
-		      *reason = text_safe(text_of(rec, "reason"), strlen(text_of(rec, "reason"))),
-		      *when = text_safe(text_of(rec, "time"), strlen(text_of(rec, "time"))),
-		      *proto = text_safe(text_of(rec, "protocol"), strlen(text_of(rec, "protocol"))),
-		      *dir = text_safe(text_of(rec, "direction"), strlen(text_of(rec, "direction")));
+	autofree char *place = place_of(rec), *name = safe_of(rec, "name"),
+		      *reason = safe_of(rec, "reason"), *when = safe_of(rec, "time"),
+		      *proto = safe_of(rec, "protocol"), *dir = safe_of(rec, "direction");
 	char up[16], down[16];
 
 	text_bytes((uint64_t)number_of(rec, "bytesUp"), up);

@@ -1,8 +1,8 @@
 /*
  * `space port-forward`: ports of this machine that lead to ports of a sandbox. Each connection that
  * is accepted asks the API for a tunnel (GET .../ports/N/tunnel with Upgrade: space-tunnel); after
- * its 101 bytes go both ways through a relay, half-closes included. A connection that gets no tunnel
- * is reset, and the reason is said once a connection on stderr.
+ * its 101 bytes go both ways through a relay, half-closes included. A connection that gets no
+ * tunnel is reset, and the reason is said once a connection on stderr.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,8 +112,10 @@ static void on_answer(struct fw_open *o, bool ended)
 	struct buf *in = conn_in(o->api);
 	enum http_error err;
 	struct http_head h;
-	ssize_t n = buf_len(in) ? http_parse_response(buf_data(in), buf_len(in), "GET", &h, &err) : 0;
+	ssize_t n = 0;
 
+	if (buf_len(in))
+		n = http_parse_response(buf_data(in), buf_len(in), "GET", &h, &err);
 	if (n < 0 || (n == 0 && ended)) {
 		give_up(o, n < 0 ? "what answers is no SPACE API" : "the API ended the connection");
 		return;
@@ -219,9 +221,9 @@ static void say_ports(struct fw *fw)
 		struct forward_port *p = &fw->ports[i];
 
 		if (fw->c->json)
-			json_array_append_new(list, json_pack("{s:s,s:i,s:i}", "address", fw->address,
-							      "local", p->local, "remote",
-							      p->remote));
+			json_array_append_new(list,
+					      json_pack("{s:s,s:i,s:i}", "address", fw->address,
+							"local", p->local, "remote", p->remote));
 		else
 			printf(six ? "[%s]:%u -> %s:%u\n" : "%s:%u -> %s:%u\n", fw->address,
 			       p->local, fw->id, p->remote);

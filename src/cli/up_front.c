@@ -1,9 +1,9 @@
 /*
  * Where clients come in: addresses, the domain of the sandboxes' ports, and the certificate. The
  * operator's two files can be root's alone; what space-api reads is one file of its own with both,
- * replaced in one step whenever one of them changes (api/front.h looks at it). Two files that do not
- * belong together, because one of them is still the old one, are refused there, and the next change
- * is looked at again.
+ * replaced in one step whenever one of them changes (api/front.h looks at it). Two files that do
+ * not belong together, because one of them is still the old one, are refused there, and the next
+ * change is looked at again.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,25 +1,26 @@
 /*
- * Theory of operation. One struct tls is one connection with two descriptors: `net` (TCP, behind the
- * SSL object) and `own`, our half of the socketpair.
+ * Theory of operation. One struct tls is one connection with two descriptors: `net` (TCP, behind
+ * the SSL object) and `own`, our half of the socketpair.
  *
  *	HANDSHAKE -> OPEN -> LINGER -> dead
  *
  * HANDSHAKE: the client-hello callback asks the user about the name. While the answer is out
  * (`asked`) OpenSSL is suspended and nothing is read; the deadline runs on. A connection that dies
  * meanwhile stays in memory until it is answered.
- * OPEN: tls_pump_in moves net -> own, tls_pump_out moves own -> net, each with what one record holds
- * as its only buffer, so a slow reader stalls its writer. What SSL_read takes is always a whole record
- * (the scratch buffer is as large as one), so nothing waits inside of OpenSSL that epoll does not see.
- * LINGER: all was said, the other half is closed, the client is not: what it sends is thrown away for
- * a while, or the kernel would take back our last words with a reset (as in http/server.c).
+ * OPEN: tls_pump_in moves net -> own, tls_pump_out moves own -> net, each with what one record
+ * holds as its only buffer, so a slow reader stalls its writer. What SSL_read takes is always a
+ * whole record (the scratch buffer is as large as one), so nothing waits inside of OpenSSL that
+ * epoll does not see.
+ * LINGER: all was said, the other half is closed, the client is not: what it sends is thrown away
+ * for a while, or the kernel would take back our last words with a reset (as in http/server.c).
  *
  * Ends. net: close_notify -> `in_eof` -> shutdown(own) when all has been written: `in_done`.
- * own: end of file -> `out_eof` -> close_notify when all has been written: `out_done`. Both: closed.
- * Everything else is a cut: tls_break resets net and marks the pair as broken.
+ * own: end of file -> `out_eof` -> close_notify when all has been written: `out_done`.
+ * Both: closed. Everything else is a cut: tls_break resets net and marks the pair as broken.
  *
- * tls_watch computes from this state what epoll shall report; it is called after everything that may
- * change the state. `own` stays registered with a mask of 0, because its EPOLLHUP says that the other
- * half was closed; after that it is taken out.
+ * tls_watch computes from this state what epoll shall report; it is called after everything that
+ * may change the state. `own` stays registered with a mask of 0, because its EPOLLHUP says that the
+ * other half was closed; after that it is taken out.
  */
 #include "loop/tls.h"
 

@@ -8,10 +8,11 @@
  * reads an end of file that pair_broken() tells from an orderly one.
  *
  * The name that the client asks for (SNI) is decided by the user before a certificate is shown; the
- * user may answer later (the handshake is suspended, under its deadline). ALPN: "http/1.1" where the
- * client offers it; "h2" where the user allows it and the client offers nothing else that is known
- * here (the bytes then go to a peer of which nobody knows that it speaks HTTP/2: who can do without
- * is served without); no ALPN at all is HTTP/1.1. Anything else: the alert no_application_protocol.
+ * user may answer later (the handshake is suspended, under its deadline). ALPN: "http/1.1" where
+ * the client offers it; "h2" where the user allows it and the client offers nothing else that is
+ * known here (the bytes then go to a peer of which nobody knows that it speaks HTTP/2: who can do
+ * without is served without); no ALPN at all is HTTP/1.1. Anything else: the alert
+ * no_application_protocol.
  */
 #ifndef LOOP_TLS_H
 #define LOOP_TLS_H
@@ -30,8 +31,9 @@ struct tls_server;
 struct tls_cert;
 
 /*
- * A private key and its chain, leaf first, in one text of PEM blocks, in any order of the two kinds.
- * The key must be that of the leaf and not encrypted. Does not block: may be called in a worker.
+ * A private key and its chain, leaf first, in one text of PEM blocks, in any order of the two
+ * kinds. The key must be that of the leaf and not encrypted. Does not block: may be called in a
+ * worker.
  */
 int tls_cert_load(const char *pem, size_t len, struct tls_cert **ret, struct err *e);
 void tls_cert_free(struct tls_cert *c);
@@ -49,9 +51,9 @@ struct tls_conf {
 	size_t max_handshakes;           /* unfinished ones; beyond: the oldest gives way */
 	size_t max_conns;                /* all; beyond: closed at once */
 	/*
-	 * The client's hello. name: lower-case, NULL = none was said. only_h2: of the protocols known
-	 * here it offers h2 alone. Answer once with tls_answer, at once or later. NULL: every name is
-	 * served, without h2.
+	 * The client's hello. name: lower-case, NULL = none was said. only_h2: of the protocols
+	 * known here it offers h2 alone. Answer once with tls_answer, at once or later. NULL: every
+	 * name is served, without h2.
 	 */
 	void (*hello)(struct tls *t, const char *name, bool only_h2, void *arg);
 	/* The handshake is done; the plain half is the callee's. */

@@ -56,7 +56,8 @@ static int use_key(SSL_CTX *ctx, const char *pem, size_t len, struct err *e)
 	int r = 0;
 
 	if (!key)
-		r = tls_error(e, -EINVAL, "there is no private key in PEM that can be read without a password");
+		r = tls_error(e, -EINVAL,
+			      "there is no private key in PEM that can be read without a password");
 	else if (SSL_CTX_use_PrivateKey(ctx, key) != 1)
 		r = tls_error(e, -EINVAL, "the private key cannot be used with the first certificate");
 	EVP_PKEY_free(key);
