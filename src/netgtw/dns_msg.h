@@ -20,7 +20,7 @@
 #define DNS_UDP_MOST 1232            /* what we send at most, whatever was asked for (RFC 9715) */
 #define DNS_MESSAGE_MAX 65535
 #define DNS_RECORDS_MAX 1024         /* of all sections of an answer; more: it is taken for malformed */
-#define DNS_ADDRESSES_MAX 64         /* of an answer; the rest is left out */
+#define DNS_ADDRESSES_MAX 256        /* of an answer; the rest is left out */
 #define DNS_CHAIN_MAX 16             /* CNAMEs one after the other */
 
 enum dns_rcode {
