@@ -619,7 +619,7 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		  false },
 		{ "--port", "PORT", "of the API on 127.0.0.1 (default: 4983)", &s.port, false },
 		{ "--domain", "DOMAIN",
-		  "of the sandboxes' ports, <port>-<sandbox>.DOMAIN (default: localhost:PORT)",
+		  "of ports: <port>-<sandbox>.DOMAIN (default: localhost:PORT)",
 		  &s.front.domain, false },
 		{ "--tls-cert", "FILE", "certificate and chain (PEM): HTTPS for clients",
 		  &s.front.cert, false },

@@ -49,6 +49,8 @@ class Tmux:
 
 
 class RealTerminal(unittest.TestCase):
+    LIMIT_S = 1800
+
     @classmethod
     def setUpClass(cls):
         cls.node = node.shared()
