@@ -108,7 +108,7 @@ def gateway_pss(box):
 
 
 class Long(unittest.TestCase):
-    LIMIT_S = 1800
+    LIMIT_S = 2400
 
     def setUp(self):
         self.box = NODE.ready("--timeout", "7200")
