@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from harness import node, websocket
+from harness import node, sdk, websocket
 
 HARNESS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "harness")
 HTTP, LOOPBACK, ECHO, CLOSED, WEBSOCKET, H2 = 8000, 8001, 9000, 8009, 8100, 8200
@@ -96,7 +96,7 @@ class Base(unittest.TestCase):
             unittest.addModuleCleanup(n.remove)
             Base.folder, Base.tls_port = n.dir, node.free_port()
             certificate(n.dir, 1)
-            n.up("--tls-cert", f"{n.dir}/tls.crt", "--tls-key", f"{n.dir}/tls.key", "--tls-port", str(Base.tls_port), "--domain", DOMAIN)
+            n.up("--tls-cert", f"{n.dir}/tls.crt", "--tls-key", f"{n.dir}/tls.key", "--tls-port", str(Base.tls_port), "--domain", f"{DOMAIN}:{Base.tls_port}")
             Base.box = cls.new_box()
 
     @classmethod
@@ -380,6 +380,12 @@ class Tls(Base):
             self.skipTest("no node on this machine")
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertEqual(sorted(r.stdout.split()), sorted("200 /r0 200 /r1 200 /r2 trailers 0 trailers 0 trailers 0 100000 100000 100000".split()))
+
+    def test_an_sdk_by_domain(self):
+        """E2B_DOMAIN alone, as E2B's own service is used."""
+        env = self.node.env(E2B_API_KEY=self.node.key(), E2B_DOMAIN=f"{DOMAIN}:{self.tls_port}", NODE_EXTRA_CA_CERTS=f"{self.folder}/tls.crt", SPACE_RESOLVE="127.0.0.1")
+        r = subprocess.run(["node", "domain.mjs", "e2b-2.51.0"], cwd=sdk.javascript(), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+        self.assertEqual((r.returncode, r.stdout.split()), (0, "command 42 file hello signed hello closed 502 port hello".split()), r.stderr)
 
     def test_a_new_certificate_cuts_nothing(self):
         def serial():
