@@ -72,6 +72,8 @@ class Tunnel:
             head += c
         self.status = int(head.split()[1])
         self.head = head.decode()
+        if self.status != 101:
+            self.head += self.sock.recv(4096).decode()       # why
 
     def cut(self):
         """How the other side's silence ends: "end", "reset", or the byte that came."""
