@@ -259,6 +259,23 @@ static int admit_hand_out(struct admit *a, struct box *b, struct err *e)
 	return 0;
 }
 
+/* A gateway that has ended comes back; whatever else is not as recorded is not served. */
+static int admit_unverified(const struct admit *a, struct box *b, const struct err *failed,
+			    struct err *e)
+{
+	bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET ||
+		       failed->num == -EAGAIN;
+
+	if (failed->num == -ESRCH && a->cap.purpose == ID_PURPOSE_SERVICE_PORT) {
+		b->gateway_doubt = true;
+		gateway_look(b);
+		return err_set_code(e, -EAGAIN, "gateway-away",
+				    "The sandbox's network gateway has ended; try again.");
+	}
+	return err_set_code(e, unknown ? -EAGAIN : -EACCES, unknown ? "limit" : ADMIT_DENY,
+			    "The execution could not be verified: %s", failed->text);
+}
+
 static void admit_verified(void *arg, const struct err *failed, const void *rep, int *fds,
 			   size_t n_fds)
 {
@@ -273,15 +290,12 @@ static void admit_verified(void *arg, const struct err *failed, const void *rep,
 	if (r == 0 && admit_peer(a, &b->rec).pid != a->peer_pid)
 		r = err_set_code(&e, -EAGAIN, "gateway-away",
 				 "The sandbox's network gateway was replaced; try again.");
-
+	/* What has changed meanwhile says more than what was not found any more. */
 	if (failed) {
-		bool unknown = failed->num == -ETIMEDOUT || failed->num == -ECONNRESET ||
-			       failed->num == -EAGAIN;
-
 		log_error("an execution was not verified", F_REQ(ipc_call_req_id(a->call)),
 			  F_STR("sandbox", a->cap.id.sandbox), F_ERR(failed));
-		r = err_set_code(&e, unknown ? -EAGAIN : -EACCES, unknown ? "limit" : ADMIT_DENY,
-				 "The execution could not be verified: %s", failed->text);
+		if (r == 0)
+			r = admit_unverified(a, b, failed, &e);
 	}
 	if (r == 0)
 		r = admit_hand_out(a, b, &e);

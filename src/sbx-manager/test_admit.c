@@ -132,6 +132,7 @@ static void state_gateway_silent(void)
 }
 static void state_ports_full(void) { rig_box()->n_ports = rig_box()->n_leases = SBX_PORTS_PER_BOX_MAX; }
 static void state_unverified(void) { fx->verify_error = -EACCES; }
+static void state_gone(void) { fx->verify_error = -ESRCH; }
 static void state_moves(void) { fx->record_moves = true; }
 static void state_nm_late(void) { fx->verify_error = -ETIMEDOUT; }
 static void state_node_full(void) { fx->s.n_leases = SBX_LEASES_MAX; }
@@ -177,12 +178,14 @@ static const struct refusal {
 	{ "too many leases of the node", NULL, state_node_full, 0, "limit", false },
 }, bridge_refusals[] = {
 	{ "too many leases of the sandbox", NULL, state_box_full, 0, "limit", false },
+	{ "a bridge that has ended", NULL, state_gone, 0, DENY, true },
 }, port_refusals[] = {
 	{ "another port", change_port, NULL, 0, DENY, false },
 	{ "another protocol", change_protocol, NULL, 0, DENY, false },
 	{ "too many of its ports", NULL, state_ports_full, 0, "limit", false },
 	{ "no gateway", NULL, state_gateway_away, 0, "gateway-away", false },
 	{ "a gateway that has not confirmed yet", NULL, state_gateway_new, 0, "gateway-away", false },
+	{ "a gateway that has just ended", NULL, state_gone, 0, "gateway-away", true },
 	{ "a gateway that does not listen", NULL, state_gateway_silent, 0, "gateway-away", false },
 };
 
@@ -190,6 +193,9 @@ static void reset_state(void)
 {
 	struct box *b = rig_box();
 
+	/* A doubt about its gateway is looked into. */
+	TURN_UNTIL(b->jobs == 0);
+	gateway_forget(b);
 	fx->verify_error = 0;
 	fx->record_moves = false;
 	fx->verified = 0;
