@@ -350,7 +350,8 @@ static void gateway_done(struct job *j)
 {
 	struct box *b = box_find(j->s, j->sandbox);
 
-	if (!b || b->rec.id.generation != j->generation || j->e.num == 0)
+	/* One that had nothing to do would begin again at once. */
+	if (!b || b->rec.id.generation != j->generation || (j->e.num == 0 && j->gateway.pid != 0))
 		return;
 	b->gateway_fails++;
 	b->gateway_said = j->gateway_said;
