@@ -33,6 +33,26 @@ static int verify_alive(const struct exec *x, int first, int end, struct err *e)
 }
 
 /*
+ * One that is on its way out has no memory any more: then its folder is root's and its executable
+ * is gone, before its pidfd says anything. A process that runs has one.
+ */
+static int verify_failed(const struct exec_proc *p, enum exec_who who, const char *code,
+			 bool executable, struct err *e)
+{
+	struct stat st;
+	char path[64];
+
+	str_format(path, sizeof(path), "/proc/%llu/exe", (unsigned long long)p->pid);
+	if (stat(path, &st) < 0 && errno == ENOENT)
+		return err_set_code(e, -ESRCH, "process-gone", "the process %s is ending",
+				    exec_who_names[who]);
+	return err_set_code(e, -EPERM, code,
+			    executable ? "the executable of %s was replaced or altered"
+				       : "%s does not run under its uid",
+			    exec_who_names[who]);
+}
+
+/*
  * The folder belongs to the effective uid of a dumpable process (proc(5)); neither program changes
  * that.
  */
@@ -44,8 +64,7 @@ static int verify_uid(const struct exec *x, enum exec_who who, struct err *e)
 
 	str_format(path, sizeof(path), "/proc/%llu", (unsigned long long)p->pid);
 	if (stat(path, &st) < 0 || st.st_uid != p->uid || st.st_gid != p->uid)
-		return err_set_code(e, -EPERM, "uid-changed", "%s does not run under its uid",
-				    exec_who_names[who]);
+		return verify_failed(p, who, "uid-changed", false, e);
 	return 0;
 }
 
@@ -57,9 +76,7 @@ static int verify_executable(const struct exec *x, enum exec_who who, struct err
 
 	str_format(path, sizeof(path), "/proc/%llu/exe", (unsigned long long)p->pid);
 	if (exec_file_of(path, &now) < 0 || !exec_file_eq(&now, &p->exe))
-		return err_set_code(e, -EPERM, "executable-changed",
-				    "the executable of %s was replaced or altered",
-				    exec_who_names[who]);
+		return verify_failed(p, who, "executable-changed", true, e);
 	return 0;
 }
 
