@@ -308,7 +308,9 @@ class Protocols(Base):
         self.answered_by_hand()
 
 
-class Headers(Base):
+class Headers:
+    """Packets by hand through a whole VM: long/test_net_packets.py. In short node-manager/test_net.c plays the guest on the TAP."""
+
     def both(self, tries):
         """Each try is a packet whose plain form would be taken: a SYN to a server, a question. Nothing of it is answered, nothing arrives."""
         results = self.ask(*({"op": "frames", "device": LINK["device"], "wait": 0.3, "send": [packets.ethernet(LINK["mac"], LINK["gate"], p).hex() for p in raw]} for raw in tries.values()))
@@ -380,8 +382,8 @@ class Headers(Base):
                    "total length too big": [good4[:2] + b"\xff\xff" + good4[4:]], "total length 0": [good4[:2] + b"\0\0" + good4[4:]], "payload length 0 (jumbo)": [good6[:4] + b"\0\0" + good6[6:]]})
 
 
-class Neighbours(Base):
-    """The link: its other end is the gateway, and nobody can be made to believe something else."""
+class Neighbours:
+    """The link: its other end is the gateway, and nobody can be made to believe something else. As Headers."""
 
     def test_arp_and_neighbour_tricks(self):
         broadcast = "ff:ff:ff:ff:ff:ff"

@@ -113,7 +113,7 @@ class Tcp(Base):
                                    "time.sleep(0.5);s.sendall(b'still mine');s.close();print(d)\"" % internet.WEB4})
         self.assertEqual(slow["out"].split(), [str(i) for i in range(8)])
         # A reset stays a reset, an end an end: a program can tell a whole answer from a cut one.
-        self.assertEqual(cut.get("error"), "ECONNRESET", cut)
+        self.assertIn(cut.get("error"), ("ECONNRESET", "ENOTCONN"), cut)      # by recv(2), or already by shutdown(2)
         self.assertEqual(early["code"], 56, early)           # curl: failure in receiving (reset)
         self.assertEqual(closed["code"], 18, closed)         # curl: the transfer ended early
         self.assertEqual(kept.get("data"), "abc\nend 3\n", kept)

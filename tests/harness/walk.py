@@ -116,13 +116,13 @@ SHORT = {"sbx.pause": "pause", "sbx.resume": "resume", "sbx.start": "start anew"
 
 
 def sample(points):
-    """Two points of each kind on the node: for a default run that is to end in time (a driver that dies costs its lease)."""
+    """The last point of each kind on the node: for a default run that is to end in time (a driver that dies costs its lease)."""
     groups = {}
     for p in points:
         if p.startswith("ops."):
             continue
         groups.setdefault(p.rsplit(".", 1)[0], []).append(p)
-    return [p for g in groups.values() for p in ([g[0], g[-1]] if len(g) > 1 else g)]
+    return [g[-1] for g in groups.values()]
 
 
 def steps(node, only=None):
