@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 import select
+import socket
 import threading
 import time
 import unittest
@@ -20,6 +21,7 @@ ROW_TESTS = {
     "terminal input": "test_what_counts_in_a_terminal",
     "a file write": "test_a_file_write_counts",
     "an open stream": "test_an_open_stream_counts_and_its_pings_do_not",
+    "a connection through the door": "test_a_connection_through_the_door_counts",
     "pings": "test_an_open_stream_counts_and_its_pings_do_not",
     "health checks": "test_health_checks_do_not_count",
     "background CPU": "test_a_running_command_counts_and_background_cpu_does_not",
@@ -321,6 +323,19 @@ class Activity(Base):
         s.close()
         self.rests()
         self.kill_pid(pid)
+
+    def test_a_connection_through_the_door_counts(self):
+        """The server is left behind by its command (so it does not count), and listens on the guest's loopback alone."""
+        script = "import socket\ns = socket.create_server(('127.0.0.1', 7777))\nprint('listens', flush=True)\nkept = []\nwhile True: kept.append(s.accept())"
+        self.run_sh(f"setsid python3 -c \"{script}\" > /tmp/door.log 2>&1 < /dev/null & echo $! > /tmp/door.pid; until grep -q listens /tmp/door.log; do sleep 0.1; done")
+        self.rests()
+        s = socket.create_connection(("127.0.0.1", self.node.port), timeout=30)
+        s.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: {self.box}\r\nE2b-Sandbox-Port: 7777\r\n\r\n".encode())
+        node.wait_for("it counts", lambda: self.idle() == 0)
+        self.stays_active()
+        s.close()
+        self.rests()
+        self.run_sh("pkill -9 -f create_server; rm /tmp/door.*")
 
     def test_health_checks_do_not_count(self):
         self.rests(lambda: self.node.data("GET", self.box, "/health", token=self.token) and
