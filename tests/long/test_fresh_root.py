@@ -64,10 +64,18 @@ class FreshRoot:
             subprocess.run(["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory", f"--include={PACKAGES}",
                             "bookworm", self.root, self.dir + "/debian.sources"], check=True, stdout=log, stderr=log)
         self.own_sources()
+        self.own_authorities()
         shutil.copy("/etc/resolv.conf", self.root + "/etc/resolv.conf")
         with open(self.root + "/etc/hosts", "w") as f:
             f.write(f"127.0.0.1 localhost {os.uname().nodename}\n")
         shutil.copytree(harness.ROOT, self.root + "/space", symlinks=True, ignore=shutil.ignore_patterns(".git", "build", "build-*", "node_modules", "__pycache__"))
+
+    def own_authorities(self):
+        """Whom this machine's administrator trusts: its way to the package registries may need them, as its sources are needed."""
+        own = "/usr/local/share/ca-certificates"
+        if os.path.isdir(own) and os.listdir(own):
+            shutil.copytree(own, self.root + own, dirs_exist_ok=True)
+            subprocess.run(["chroot", self.root, "update-ca-certificates"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def own_sources(self):
         """This machine's sources and their keys, without what SPACE's set-up wrote."""
