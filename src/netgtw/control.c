@@ -154,6 +154,30 @@ static void control_op_revoke(struct ipc_call *call, const void *req, int *fds, 
 	ipc_answer(call, &rep, NULL, 0);
 }
 
+/* The lease with the lowest number above `after`, one whose port is still dialled among them. */
+static json_t *control_lease(struct gtw *g, uint64_t *after)
+{
+	const struct flow *best = NULL;
+	uint16_t port = 0;
+	uint64_t lease = port_next_lease(g, *after, &port);
+
+	LIST_FOR(&g->flows, f, struct flow, node) {
+		if (f->lease > *after && (!best || f->lease < best->lease))
+			best = f;
+	}
+	if (best && (lease == 0 || best->lease < lease)) {
+		lease = best->lease;
+		port = best->addr.port;
+	} else {
+		best = NULL;
+	}
+	*after = lease;
+	return lease == 0 ? NULL
+			  : json_pack("{s:I, s:i, s:I, s:I}", "lease", (json_int_t)lease, "port",
+				      (int)port, "in", (json_int_t)(best ? best->a_to_b : 0), "out",
+				      (json_int_t)(best ? best->b_to_a : 0));
+}
+
 static void control_op_leases(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
 			      void *arg)
 {
@@ -167,22 +191,11 @@ static void control_op_leases(struct ipc_call *call, const void *req, int *fds, 
 	port_accept_all(g);
 	/* By number; there are few, and this is asked after a restart only. */
 	for (unsigned n = 0; n < CONTROL_LEASES_PAGE; n++) {
-		const struct flow *best = NULL;
+		json_t *lease = control_lease(g, &after);
 
-		LIST_FOR(&g->flows, f, struct flow, node) {
-			if (f->lease > after && (!best || f->lease < best->lease))
-				best = f;
-		}
-		if (!best) {
-			after = 0;
+		if (!lease)
 			break;
-		}
-		after = best->lease;
-		json_array_append_new(rep.leases,
-				      json_pack("{s:I, s:i, s:I, s:I}", "lease", (json_int_t)after,
-						"port", (int)best->addr.port, "in",
-						(json_int_t)best->a_to_b, "out",
-						(json_int_t)best->b_to_a));
+		json_array_append_new(rep.leases, lease);
 	}
 	rep.next = after;
 	ipc_answer(call, &rep, NULL, 0);

@@ -157,6 +157,7 @@ int port_start(struct gtw *g);
 void port_accept_all(struct gtw *g);
 void port_dialled(struct gtw *g, const struct in_msg *m, int fd);        /* owns fd */
 uint64_t port_revoke(struct gtw *g, uint64_t lease);     /* those before their verdict; 0 = all */
+uint64_t port_next_lease(struct gtw *g, uint64_t after, uint16_t *ret_port); /* of those: the lowest number above; 0 = none */
 
 /* control.c */
 int control_start(struct gtw *g, struct err *e);

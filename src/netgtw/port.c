@@ -258,6 +258,20 @@ uint64_t port_revoke(struct gtw *g, uint64_t lease)
 	return n;
 }
 
+uint64_t port_next_lease(struct gtw *g, uint64_t after, uint16_t *ret_port)
+{
+	const struct port *best = NULL;
+
+	LIST_FOR(&g->ports, p, struct port, node) {
+		if (p->dialling && p->pre.p.lease > after &&
+		    (!best || p->pre.p.lease < best->pre.p.lease))
+			best = p;
+	}
+	if (best)
+		*ret_port = best->pre.p.port;
+	return best ? best->pre.p.lease : 0;
+}
+
 static void port_become_flow(struct port *p, int guest)
 {
 	struct gtw *g = p->g;

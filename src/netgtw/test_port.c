@@ -346,11 +346,23 @@ static void test_revoke_dialling(void **state)
 {
 	struct capability c;
 	struct gtw_preamble p;
+	struct gtw_leases q = { 0 };
+	struct gtw_leases_rep rep = { 0 };
+	bool listed = false;
 	int door = rig_listen(&rig, RIG_GUEST, GTW_GUEST_V4, GTW_DOOR_PORT), a, b;
 
 	rig_capability(&rig, 8084, ID_PROTOCOL_TCP, &c, &p);
 	a = rig_port_open(&rig, &c, &rig.signer, &p);
 	b = rig_accept(door);
+	/* Who was started again and asks must hear of it, or nobody would ever end it. */
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_LEASES], "r", &q, NULL, 0, &rep, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 0);
+	for (size_t i = 0; i < json_array_size(rep.leases); i++)
+		listed |= (uint64_t)json_integer_value(json_object_get(
+				  json_array_get(rep.leases, i), "lease")) == p.lease;
+	ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
+	assert_true(listed);
 	assert_int_equal(revoke_lease(p.lease), 1);
 	rig_send(b, "\0", 1);
 	assert_int_equal(rig_verdict(a), 0);
