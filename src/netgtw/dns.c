@@ -57,6 +57,8 @@ struct query {
 	bool tcp;
 	bool busy /* in a call of c-ares */, failed /* this attempt */, done /* was answered */;
 	bool no_internet;
+	bool floor;                          /* of the answer: an address was in the floor, the first is */
+	struct addr floor_addr;
 	struct ares_channeldata *ch;
 	struct dns_sock socks[DNS_SOCKS];
 	struct loop_timer timer;
@@ -136,6 +138,10 @@ static bool dns_may_tell(const struct addr *a, void *arg)
 	/* Without a way out for IPv6 the guest would try it for nothing. */
 	if (answer == OUT_NO_ROUTE && a->family == 4)
 		answer = OUT_OK;
+	if (answer == OUT_FLOOR && !q->floor) {
+		q->floor = true;
+		q->floor_addr = *a;
+	}
 	if (answer == OUT_OK) {
 		char name[DNS_NAME_TEXT];
 
@@ -145,32 +151,22 @@ static bool dns_may_tell(const struct addr *a, void *arg)
 	return answer == OUT_OK;
 }
 
-/* Whether all that was taken out is only out of reach, or some of it is in the floor. */
-static bool dns_in_floor(struct query *q, const struct dns_answer *a)
-{
-	struct out_req r = { .magic = PROTO_MAGIC, .kind = OUT_CHECK, .addr = a->first_removed };
-
-	return a->removed && gtw_ask_outside(q->d->g, &r, NULL) == OUT_FLOOR;
-}
-
 /* What a nameserver said. 0: the guest has its answer; negative: ask another one. */
 static int dns_upstream(struct query *q, const uint8_t *p, size_t n)
 {
 	struct dns *d = q->d;
 	size_t max = q->tcp ? DNS_MESSAGE_MAX : q->question.udp_size;
 	struct dns_answer a;
-	struct addr about = q->from.asked;
-	int r = dns_answer_pass(&q->question, p, n, dns_may_tell, q, d->out + 2, max, &a);
-	bool floor;
+	int r;
 
+	q->floor = false;
+	r = dns_answer_pass(&q->question, p, n, dns_may_tell, q, d->out + 2, max, &a);
 	if (r < 0)
 		return r;
-	floor = dns_in_floor(q, &a);
-	if (floor) {
+	if (q->floor)
 		gtw_count(d->g, COUNT_DNS_FLOOR, 1);
-		about = a.first_removed;
-	}
-	dns_log(d, q, floor, floor ? WHY_FLOOR : WHY_NONE, &about, a.len);
+	dns_log(d, q, q->floor, q->floor ? WHY_FLOOR : WHY_NONE,
+		q->floor ? &q->floor_addr : &q->from.asked, a.len);
 	dns_send(q, a.len);
 	return 0;
 }

@@ -624,8 +624,7 @@ static bool record_may(struct answer *a, const struct record *rec, dns_addr_fn *
 	memcpy(addr.ip, a->r.p + rec->data, rec->len);
 	if (may(&addr, arg))
 		return true;
-	if (ret->removed++ == 0)
-		ret->first_removed = addr;
+	ret->removed++;
 	return false;
 }
 

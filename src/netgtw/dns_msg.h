@@ -64,7 +64,6 @@ struct dns_answer {
 	enum dns_rcode rcode;
 	size_t len;                          /* of the message in dst */
 	unsigned kept, removed; /* records that answer the question; addresses taken out */
-	struct addr first_removed;
 	bool truncated;                      /* TC is set: the guest asks again over TCP */
 };
 

@@ -335,14 +335,13 @@ int flow_open(struct flow *f, int b)
 	return r;
 }
 
-static void flow_run_ready(struct loop_defer *d)
+/* Those that wait now; who comes again waits for the next turn. */
+static void flow_run(struct list *waiting)
 {
-	struct gtw *g = d->arg;
-	struct list *last = g->ready.prev;
+	struct list *last = waiting->prev;
 
-	/* Those that wait now; who comes again waits for the next turn. */
-	while (!list_empty(&g->ready)) {
-		struct flow *f = CONTAINER_OF(g->ready.next, struct flow, wait);
+	while (!list_empty(waiting)) {
+		struct flow *f = CONTAINER_OF(waiting->next, struct flow, wait);
 		bool end = &f->wait == last;
 
 		list_del(&f->wait);
@@ -353,21 +352,18 @@ static void flow_run_ready(struct loop_defer *d)
 	}
 }
 
+static void flow_run_ready(struct loop_defer *d)
+{
+	struct gtw *g = d->arg;
+
+	flow_run(&g->ready);
+}
+
 static void flow_run_throttled(struct loop_timer *t)
 {
 	struct gtw *g = t->arg;
-	struct list *last = g->throttled.prev;
 
-	while (!list_empty(&g->throttled)) {
-		struct flow *f = CONTAINER_OF(g->throttled.next, struct flow, wait);
-		bool end = &f->wait == last;
-
-		list_del(&f->wait);
-		f->wait_kind = WAIT_NONE;
-		flow_pump(f);
-		if (end)
-			break;
-	}
+	flow_run(&g->throttled);
 	if (!list_empty(&g->throttled))
 		loop_timer_set(g->loop, t, GTW_THROTTLE_MS, flow_run_throttled, g);
 }
