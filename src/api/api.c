@@ -85,7 +85,7 @@ static void refuse(struct call *c, int status, const struct err *e, const char *
 	else if (name)
 		extra[n++] = (struct http_field){ name, retry };
 	if (status == 426 && c->route && (c->route->flags & CONTROL_TUNNEL)) {
-		extra[n++] = (struct http_field){ "Upgrade", "space-tunnel" };
+		extra[n++] = (struct http_field){ "Upgrade", ROUTES_TUNNEL };
 	} else if (status == 426) {              /* RFC 6455 4.4 */
 		extra[n++] = (struct http_field){ "Upgrade", "websocket" };
 		extra[n++] = (struct http_field){ "Sec-WebSocket-Version", "13" };

@@ -13,8 +13,6 @@
 #include "base/str.h"
 #include "routes/routes.h"
 
-#define TUNNEL "space-tunnel"
-
 const char *const net_log_params[] = { "after", NULL };
 
 int net_ask(struct call *c, struct store *s, const char *kind, json_t *spec, json_t **ret)
@@ -147,9 +145,9 @@ static int take_tunnel(const struct call *c, struct stream_ask *ask, struct err 
 		r = take_port(h->target, &ask->port, e);
 	if (r < 0)
 		return r;
-	if (!h->upgrade || !str_ieq(http_get(h, "Upgrade"), TUNNEL))
+	if (!h->upgrade || !str_ieq(http_get(h, "Upgrade"), ROUTES_TUNNEL))
 		return err_set(e, -EPROTONOSUPPORT, "A tunnel is asked for with Upgrade: %s.",
-			       TUNNEL);
+			       ROUTES_TUNNEL);
 	if (h->body != HTTP_BODY_NONE && !(h->body == HTTP_BODY_LENGTH && h->length == 0))
 		return err_set(e, -EINVAL, "The request for a tunnel has no body.");
 	if (c->api->n_streams >= API_STREAMS_MAX)

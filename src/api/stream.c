@@ -40,7 +40,6 @@
 #define HEAD_TIMEOUT_MS 610000               /* a little more than node-api's, which can say what went wrong */
 #define STALL_TIMEOUT_MS 600000
 #define HEAD_MAX (2 * HTTP_HEAD_MAX)
-#define TUNNEL "space-tunnel"
 #define H2_DEBUG_MAX 200
 
 struct stream {
@@ -201,6 +200,11 @@ static void reply_err(struct stream *s, const struct err *e)
 
 /* ---- heads ---- */
 
+static bool is_space(const char *name, void *arg)
+{
+	return strncasecmp(name, "Space-", 6) == 0;
+}
+
 /* Of every kind: what is said to us, or between us and the node. */
 static bool is_ours(const char *name)
 {
@@ -210,7 +214,7 @@ static bool is_ours(const char *name)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++)
 		if (str_ieq(name, names[i]))
 			return true;
-	return strncasecmp(name, "Space-", 6) == 0 || strncasecmp(name, "E2b-Sandbox-", 12) == 0;
+	return is_space(name, NULL) || strncasecmp(name, "E2b-Sandbox-", 12) == 0;
 }
 
 /* A guest's server gets what its client says, Authorization and cookies among it. */
@@ -278,7 +282,7 @@ static int put_tunnel_head(struct buf *b, const struct stream *s)
 static int put_node_head(struct buf *b, const struct stream *s, const char *capability)
 {
 	const struct http_head *h = forward_req(s->f);
-	const char *proto = is_raw(s) ? TUNNEL : upgrade_of(s, h);
+	const char *proto = is_raw(s) ? ROUTES_TUNNEL : upgrade_of(s, h);
 	bool control = s->ask.kind == STREAM_CONTROL;
 	int r = is_raw(s) ? put_tunnel_head(b, s) : put_client_head(b, s, h);
 
@@ -295,11 +299,6 @@ static int put_node_head(struct buf *b, const struct stream *s, const char *capa
 	if (r == 0 && proto)
 		r = http_put_field(b, "Connection", "Upgrade");
 	return r < 0 ? r : http_put_end(b);
-}
-
-static bool is_space(const char *name, void *arg)
-{
-	return strncasecmp(name, "Space-", 6) == 0;
 }
 
 static bool skip_answer_field(const char *name, void *arg)
@@ -602,7 +601,7 @@ static void nothing(struct conn *c, enum conn_event ev, void *arg)
 void stream_start_h2(struct api *a, int fd, const struct stream_ask *ask)
 {
 	static const char text[] = "GET / HTTP/1.1\r\nHost: sandbox\r\nConnection: Upgrade\r\n"
-				   "Upgrade: " TUNNEL "\r\n\r\n";
+				   "Upgrade: " ROUTES_TUNNEL "\r\n\r\n";
 	struct stream *s;
 	enum http_error err;
 	struct http_head h;

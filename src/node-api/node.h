@@ -107,9 +107,12 @@ void node_admit(struct node_call *c, const struct sbx_admit *q);
 bool node_full(const struct node *n, struct err *e);
 /* The descriptor of a lease that is not forwarded (any more): shut, closed, its end is reported. */
 void stream_let_go(struct stream *s, struct conn *up);
-/* Sends the head that put writes, and forwards over up. */
-void stream_send(struct stream *s, struct conn *up,
-		 int (*put)(struct buf *b, const struct stream *s));
+/*
+ * Sends the client's head without what `skip` says and with `more` (ends with name NULL; may be
+ * NULL), and forwards over up.
+ */
+void stream_send(struct stream *s, struct conn *up, bool (*skip)(const char *name, void *arg),
+		 const struct http_field *more);
 bool stream_skip_space(const char *name, void *arg);
 void port_begin(struct stream *s, struct conn *up);              /* owns up, a fresh connection to the gateway */
 void node_lifecycle(struct node_call *c);

@@ -22,9 +22,9 @@
 #include "ipc/gtw_ops.h"
 #include "ipc/sbx_ops.h"
 #include "node-api/node.h"
+#include "routes/routes.h"
 
 #define PORT_VERDICT_MS (GTW_VERDICT_MS + 1000)
-#define PORT_TUNNEL "space-tunnel"
 
 /* ---- heads ---- */
 
@@ -39,23 +39,6 @@ static bool skip_request_field(const char *name, void *arg)
 		if (str_ieq(name, names[i]))
 			return true;
 	return stream_skip_space(name, arg);
-}
-
-static int put_port_head(struct buf *b, const struct stream *s)
-{
-	const struct http_head *h = forward_req(s->f);
-	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
-	int r = http_put_request(b, h->method, h->target);
-
-	if (r == 0)
-		r = http_put_forward(b, h, skip_request_field, NULL);
-	if (r == 0)
-		r = http_put_framing(b, h);
-	if (r == 0 && proto)
-		r = http_put_field(b, "Upgrade", proto);
-	if (r == 0)
-		r = http_put_field(b, "Connection", proto ? "Upgrade" : "close");
-	return r < 0 ? r : http_put_end(b);
 }
 
 /* ---- the verdict ---- */
@@ -108,7 +91,7 @@ static void verdict_yes(struct stream *s)
 	struct conn *up = TAKE(s->waiting);
 
 	if (s->protocol == ID_PROTOCOL_HTTP)
-		stream_send(s, up, put_port_head);
+		stream_send(s, up, skip_request_field, NULL);
 	else
 		forward_tunnel(s->f, up);
 }
@@ -159,9 +142,9 @@ static int take_protocol(struct node_call *c, const struct http_head *h, struct 
 	}
 	if (c->protocol == ID_PROTOCOL_HTTP || http_count(h, "Space-Tunnel") > 1)
 		return err_set(e, -EINVAL, "Space-Tunnel is tcp or h2.");
-	if (!h->upgrade || !str_ieq(upgrade, PORT_TUNNEL) || h->body != HTTP_BODY_NONE)
+	if (!h->upgrade || !str_ieq(upgrade, ROUTES_TUNNEL) || h->body != HTTP_BODY_NONE)
 		return err_set(e, -EINVAL, "A tunnel is asked for with Upgrade: %s and no body.",
-			       PORT_TUNNEL);
+			       ROUTES_TUNNEL);
 	return 0;
 }
 

@@ -63,20 +63,19 @@ static bool skip_request_field(const char *name, void *arg)
 	return stream_skip_space(name, arg);
 }
 
-static int put_guest_head(struct buf *b, const struct stream *s)
+static int put_head(struct buf *b, const struct stream *s,
+		    bool (*skip)(const char *name, void *arg), const struct http_field *more)
 {
 	const struct http_head *h = forward_req(s->f);
 	const char *proto = h->upgrade ? http_get(h, "Upgrade") : NULL;
 	int r = http_put_request(b, h->method, h->target);
 
 	if (r == 0)
-		r = http_put_forward(b, h, skip_request_field, NULL);
+		r = http_put_forward(b, h, skip, NULL);
 	if (r == 0)
 		r = http_put_framing(b, h);
-	if (r == 0)
-		r = http_put_field(b, "X-Access-Token", s->guest_token);
-	if (r == 0 && s->req_id[0])
-		r = http_put_field(b, "X-Request-Id", s->req_id);
+	for (; r == 0 && more && more->name; more++)
+		r = http_put_field(b, more->name, more->value);
 	if (r == 0 && proto)
 		r = http_put_field(b, "Upgrade", proto);
 	if (r == 0)
@@ -156,13 +155,13 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 	free(s);
 }
 
-void stream_send(struct stream *s, struct conn *up,
-		 int (*put)(struct buf *b, const struct stream *s))
+void stream_send(struct stream *s, struct conn *up, bool (*skip)(const char *name, void *arg),
+		 const struct http_field *more)
 {
 	struct buf head;
 
 	buf_init(&head, HEAD_MAX);
-	if (put(&head, s) == 0) {
+	if (put_head(&head, s, skip, more) == 0) {
 		forward_start(s->f, up, buf_data(&head), buf_len(&head));
 	} else {
 		stream_let_go(s, up);
@@ -171,6 +170,17 @@ void stream_send(struct stream *s, struct conn *up,
 	explicit_bzero((char *)buf_data(&head), buf_len(&head));
 	buf_done(&head);
 	explicit_bzero(s->guest_token, sizeof(s->guest_token));
+}
+
+static void send_to_agent(struct stream *s, struct conn *up)
+{
+	const struct http_field more[] = {
+		{ "X-Access-Token", s->guest_token },
+		{ s->req_id[0] ? "X-Request-Id" : NULL, s->req_id },
+		{ NULL, NULL },
+	};
+
+	stream_send(s, up, skip_request_field, more);
 }
 
 static void unused_event(struct conn *c, enum conn_event ev, void *arg)
@@ -223,7 +233,7 @@ static void stream_begin(struct node_call *c, const struct sbx_admit_rep *a, int
 	if (s->port)
 		port_begin(s, up);
 	else
-		stream_send(s, up, put_guest_head);
+		send_to_agent(s, up);
 }
 
 /*

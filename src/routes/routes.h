@@ -11,6 +11,7 @@
 #include "identity/identity.h"
 
 #define ROUTES_CONTROL_PORT 49983            /* envd's port in the E2B protocol */
+#define ROUTES_TUNNEL "space-tunnel"         /* Upgrade: raw bytes to a port of a sandbox */
 
 struct route {
 	const char *method;                  /* "GET"; NULL = any */
