@@ -208,7 +208,8 @@ static int gateway_left(int64_t until_ms)
 	return left > 1 ? (int)left : 1;
 }
 
-static int gateway_drop_leases(struct job *j, json_t *leases, int64_t until_ms, struct err *e)
+static int gateway_drop_leases(struct job *j, struct ipc_sync *c, json_t *leases, int64_t until_ms,
+			       struct err *e)
 {
 	json_t *item;
 	size_t i;
@@ -220,7 +221,8 @@ static int gateway_drop_leases(struct job *j, json_t *leases, int64_t until_ms, 
 		struct gtw_revoke_rep rep;
 
 		if (r == 0 && q.lease != 0)
-			r = gateway_ask(j, GTW_REVOKE, &q, &rep, gateway_left(until_ms), e);
+			r = ipc_sync_call(c, &gtw_ops[GTW_REVOKE], j->req_id, &q, NULL, 0, &rep,
+					  NULL, NULL, gateway_left(until_ms), e);
 	}
 	return r;
 }
@@ -230,23 +232,28 @@ static int gateway_leases(struct job *j, bool drop, struct err *e)
 {
 	int64_t until = clock_mono_ms() + GATEWAY_ASK_MS;
 	struct gtw_leases q = { 0 };
-	int r;
+	struct ipc_sync *c = NULL;
+	int r = gateway_control(j, 0, &c, e);
 
+	if (r < 0)
+		return r;
 	do {
 		struct gtw_leases_rep rep = { 0 };
 
-		r = gateway_ask(j, GTW_LEASES, &q, &rep, gateway_left(until), e);
+		r = ipc_sync_call(c, &gtw_ops[GTW_LEASES], j->req_id, &q, NULL, 0, &rep, NULL, NULL,
+				  gateway_left(until), e);
 		if (r < 0)
-			return r;
+			break;
 		if (rep.closed || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ESHUTDOWN, "it serves nothing any more");
 		else if (clock_mono_ms() >= until)
 			r = err_set(e, -ETIMEDOUT, "its list of leases does not end");
 		if (r == 0 && drop)
-			r = gateway_drop_leases(j, rep.leases, until, e);
+			r = gateway_drop_leases(j, c, rep.leases, until, e);
 		q.after = drop ? rep.next : 0;
 		ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
 	} while (r == 0 && q.after != 0);
+	ipc_sync_close(c);
 	return r;
 }
 
