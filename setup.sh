@@ -168,7 +168,7 @@ main() {
 	'') ;;
 	--test)
 		packages+=("${TEST_PACKAGES[@]}")
-		# Any Node.js from 18 on will do; Debian's only where there is none.
+		# Debian's only where there is none. Is it too old, the tests bring their own (tests/nodejs).
 		command -v node >/dev/null || packages+=(nodejs)
 		command -v npm >/dev/null || packages+=(npm)
 		;;

@@ -1,13 +1,12 @@
 """The pinned E2B SDKs (tests/sdk) and the matrix of what works with each of them: installing, running, judging, docs/sdk-matrix.md."""
 
 import datetime
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 
-from harness import node
+from harness import locked, node
 
 HERE = os.path.join(node.ROOT, "tests/sdk")
 CACHE = os.path.join(node.ROOT, "build/sdk")
@@ -46,29 +45,9 @@ def numbers(version):
 
 # -- installing
 
-def fresh(stamp, *files):
-    """Whether the stamp holds the digest of the files; gives the digest."""
-    digest = hashlib.sha256(b"".join(open(f, "rb").read() for f in files)).hexdigest()
-    try:
-        with open(stamp) as f:
-            return f.read() == digest, digest
-    except FileNotFoundError:
-        return False, digest
-
-
 def javascript():
     """The folder with node_modules/e2b-VERSION, as locked; installed once."""
-    target = os.path.join(CACHE, "npm")
-    os.makedirs(target, exist_ok=True)
-    locked = [os.path.join(HERE, name) for name in ("package.json", "package-lock.json")]
-    stamp = os.path.join(target, "stamp")
-    done, digest = fresh(stamp, *locked)
-    if not done:
-        for path in locked:
-            shutil.copy(path, target)
-        subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--loglevel=error"], cwd=target, check=True, stdout=subprocess.DEVNULL)
-        with open(stamp, "w") as f:
-            f.write(digest)
+    target = locked.npm(HERE, os.path.join(CACHE, "npm"))
     for name in os.listdir(HERE):
         if name.endswith(".mjs"):
             shutil.copy(os.path.join(HERE, name), target)
@@ -89,7 +68,7 @@ def python(version):
     os.makedirs(CACHE, exist_ok=True)
     with open(wanted, "w") as f:
         f.write(requirements(version))
-    done, digest = fresh(stamp, wanted)
+    done, digest = locked.fresh(stamp, wanted)
     program = os.path.join(target, "bin/python")
     if not done:
         shutil.rmtree(target, ignore_errors=True)
