@@ -1,5 +1,6 @@
 """node-manager alone: the real program, QEMU, bridge, a btrfs of its own; spoken to over nm.sock."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -963,9 +964,8 @@ class NodeManagerTest(unittest.TestCase):
         run("btrfs", "property", "set", "-ts", f"{self.i.state}/data/templates/y", "ro", "false")
         run("btrfs", "subvolume", "delete", f"{self.i.state}/data/templates/y")
 
-    def test_full_storage(self):
-        """Refused before anything is begun; deleting still works."""
-        self.disk(1)
+    @contextlib.contextmanager
+    def filled(self):
         filler = f"{self.i.state}/data/filler"
         free = lambda: self.nm.call("stats")[0]["data_free_bytes"]
         run("btrfs", "subvolume", "sync", self.i.state + "/data")        # what was deleted before is free now
@@ -981,14 +981,30 @@ class NodeManagerTest(unittest.TestCase):
                         break
                     os.fsync(f.fileno())
                     at += step
-            self.refused("node-disk-full", "disk-create", sandbox=sandbox(2), template="t")
-            self.refused("node-disk-full", "template-begin", template="x")
-            self.nm.call("disk-delete", sandbox=sandbox(1))
-            self.assertEqual([i["name"] for i in self.nm.list() if i["kind"] == "subvolume"], ["templates/t"])
+            yield
         finally:
             os.unlink(filler)
             run("btrfs", "filesystem", "sync", self.i.state + "/data")
             wait_for("room again", lambda: free() > 512 << 20)
+
+    def test_full_storage(self):
+        """Refused before anything is begun; deleting still works."""
+        self.disk(1)
+        with self.filled():
+            self.refused("node-disk-full", "disk-create", sandbox=sandbox(2), template="t")
+            self.refused("node-disk-full", "template-begin", template="x")
+            self.nm.call("disk-delete", sandbox=sandbox(1))
+            self.assertEqual([i["name"] for i in self.nm.list() if i["kind"] == "subvolume"], ["templates/t"])
+
+    def test_room_of_what_was_deleted(self):
+        """It is there for the next disk, although btrfs by itself would give it back half a minute later."""
+        self.disk(1)
+        with open(f"{self.i.state}/data/sandboxes/{sandbox(1)}/ballast", "w") as f:
+            os.posix_fallocate(f.fileno(), 0, 256 << 20)
+        with self.filled():
+            self.refused("node-disk-full", "disk-create", sandbox=sandbox(2), template="t")
+            self.nm.call("disk-delete", sandbox=sandbox(1))
+            self.disk(2)
 
     def test_rounds_leave_nothing(self):
         """Ten at once, three times: descriptors of node-manager, loop devices and slots are back where they were."""

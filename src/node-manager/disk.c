@@ -14,12 +14,15 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "node-manager/jail_tree.h"
 
 #define DISK_COPY_BLOCK (4u << 20)
+#define DISK_RECLAIM_MS 10000
+#define DISK_RECLAIM_STEP_MS 20u
 #define DISK_TEMPLATE_NAME "template"    /* in a sandbox's subvolume: what it was made from */
 
 /* btrfsutil has errors of its own and leaves errno as the kernel set it. */
@@ -155,14 +158,53 @@ int disk_open(struct nm *nm, struct err *e)
 	return 0;
 }
 
-int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e)
+/*
+ * The room of deleted subvolumes comes back when btrfs's cleaner has been through them, which begins
+ * with the next commit: by itself, half a minute later. Waits until it is back. False: there was
+ * nothing to wait for.
+ */
+static bool reclaim(struct nm *nm)
+{
+	int64_t end = clock_mono_ms() + DISK_RECLAIM_MS;
+	bool some = false;
+
+	for (;;) {
+		uint64_t *ids = NULL;
+		size_t n = 0;
+
+		if (btrfs_util_deleted_subvolumes_fd(nm->data_fd, &ids, &n) != BTRFS_UTIL_OK)
+			return some;
+		free(ids);
+		some = some || n > 0;
+		/* Once more after the last: what the cleaner freed is usable after a commit. */
+		if (some && btrfs_util_sync_fd(nm->data_fd) != BTRFS_UTIL_OK)
+			return some;
+		if (n == 0 || clock_mono_ms() >= end)
+			return some;
+		usleep(DISK_RECLAIM_STEP_MS * 1000);
+	}
+}
+
+static int storage_bytes(struct nm *nm, uint64_t *ret_total, uint64_t *ret_free, struct err *e)
 {
 	struct statfs fs;
 
 	if (fstatfs(nm->data_fd, &fs) < 0)
 		return err_errno(e, -errno, "the storage's size cannot be read");
-	if ((uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize >= bytes + DISK_RESERVE_BYTES)
-		return 0;
+	*ret_total = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
+	*ret_free = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	return 0;
+}
+
+int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e)
+{
+	uint64_t total, left = 0;
+	int r = storage_bytes(nm, &total, &left, e);
+
+	if (r == 0 && left < bytes + DISK_RESERVE_BYTES && reclaim(nm))
+		r = storage_bytes(nm, &total, &left, e);
+	if (r < 0 || left >= bytes + DISK_RESERVE_BYTES)
+		return r;
 	return err_set_code(
 		e, -ENOSPC, "node-disk-full",
 		"the node's storage has less than %llu MiB left; delete sandboxes or make it larger",
@@ -171,12 +213,10 @@ int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e)
 
 int disk_stats(struct nm *nm, struct nm_stats_rep *ret, struct err *e)
 {
-	struct statfs fs;
+	int r = storage_bytes(nm, &ret->data_total_bytes, &ret->data_free_bytes, e);
 
-	if (fstatfs(nm->data_fd, &fs) < 0)
-		return err_errno(e, -errno, "the storage's size cannot be read");
-	ret->data_total_bytes = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
-	ret->data_free_bytes = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
+	if (r < 0)
+		return r;
 	ret->slots = nm->slots.n;
 	for (uint32_t i = 0; i < nm->slots.n; i++)
 		ret->slots_used += nm->slots.state[i] != SLOT_FREE;
@@ -230,9 +270,16 @@ static int fill_disk(struct nm *nm, int sub, const char *template, struct err *e
 	return r < 0 ? err_errno(e, r, "the disk's template cannot be noted") : 0;
 }
 
+static int make_disk(struct nm *nm, int dir, const char *name, const char *template, struct err *e)
+{
+	autoclose int sub = disk_subvolume_make(dir, name, e);
+
+	return sub < 0 ? sub : fill_disk(nm, sub, template, e);
+}
+
 int disk_create(struct nm *nm, const char *sandbox, const char *template, struct err *e)
 {
-	autoclose int dir = disk_folder(nm, DISK_SANDBOXES, e), sub = -1;
+	autoclose int dir = disk_folder(nm, DISK_SANDBOXES, e);
 	autofree char *staging = x_asprintf(".%s.new", sandbox);
 	int r;
 
@@ -248,10 +295,12 @@ int disk_create(struct nm *nm, const char *sandbox, const char *template, struct
 		r = disk_subvolume_drop(dir, staging, e);
 	if (r < 0)
 		return r;
-	sub = disk_subvolume_make(dir, staging, e);
-	if (sub < 0)
-		return sub;
-	r = fill_disk(nm, sub, template, e);
+	r = make_disk(nm, dir, staging, template, e);
+	if (r == -ENOSPC && reclaim(nm)) {
+		r = disk_subvolume_drop(dir, staging, e);
+		if (r == 0)
+			r = make_disk(nm, dir, staging, template, e);
+	}
 	if (r == 0 && FAULT("nm.disk-create.filled") < 0)
 		r = err_set(e, -EIO, "failpoint");
 	if (r == 0 && renameat2(dir, staging, dir, sandbox, RENAME_NOREPLACE) < 0)

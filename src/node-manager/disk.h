@@ -38,7 +38,8 @@ int disk_stats(struct nm *nm, struct nm_stats_rep *ret, struct err *e);
 
 /* ---- For templates too ---- */
 int disk_folder(struct nm *nm, const char *name, struct err *e);         /* open for reading; the caller closes */
-int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e);       /* -ENOSPC unless that much is free beside the reserve */
+/* -ENOSPC unless that much is free beside the reserve; waits up to 10 s for the room of what was deleted. */
+int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e);
 int disk_subvolume_make(int dir_fd, const char *name, struct err *e);    /* 0700; opened for reading */
 int disk_subvolume_drop(int dir_fd, const char *name, struct err *e);    /* gone or not there: success */
 bool disk_subvolume_is(int dir_fd, const char *name);
