@@ -284,6 +284,7 @@ class NoInternet(Base):
             self.assertIs(NODE.api("GET", f"/sandboxes/{box}").json().get("allowInternetAccess"), False)
             with open(f"{node.ROOT}/tests/attack/net.py", "rb") as f:
                 NODE.put(box, "/root/net.py", f.read())
+            NET.net.quiet(3)
             NET.net.clear()
             NET.net.capture()
             results = self.ask(*({"op": "tcp", "to": a, "port": p, "send": GET} for a, p in ((internet.WEB4, 80), (internet.WEB6, 80), (internet.WEB4, 443), ("10.77.1.2", 80),

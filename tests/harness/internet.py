@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 
 from harness import node as harness
@@ -127,6 +128,17 @@ class Servers:
 
     def clear(self):
         self.ask("clear")
+
+    def quiet(self, seconds):
+        """Until nothing has come for that long: a gateway still asks for a while what nobody answered it."""
+        n, since = len(self.seen()), time.monotonic()
+        end = since + 30
+        while time.monotonic() - since < seconds:
+            if time.monotonic() > end:
+                raise AssertionError(f"the servers do not become quiet: {self.seen()[-5:]}")
+            time.sleep(0.1)
+            if len(self.seen()) != n:
+                n, since = len(self.seen()), time.monotonic()
 
     def capture(self):
         """All packets that arrive, from now on; a list of them at packets(). Each: proto, src, dst, sport, dport, length, head (hex)."""
