@@ -1,9 +1,10 @@
 /*
  * The network gateway beside nginx's stream module, in one run and with the same bytes: a load
- * generator in the guest's place on a veth, servers in a namespace that is the internet (the rig of
- * the unit tests). The real three processes under their real lists of system calls; nginx (one
- * worker) in the node's namespace, with a veth of its own to the guest's. Rounds alternate; medians
- * are what is printed, as JSON. Needs root.
+ * generator (load.c) in the guest's place on a veth, its server in a namespace that is the internet
+ * (the rig of the unit tests). The real three processes under their real lists of system calls;
+ * nginx (one worker) in the node's namespace, with a veth of its own to the guest's. Beside both,
+ * the direct way: over nginx's veth too, but the node's kernel forwards the packets. Rounds
+ * alternate; medians are what is printed, as JSON. Needs root.
  *
  *	gateway NETGTW [--quick]
  */
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -24,87 +24,20 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "load.h"
 #include "netgtw/test_rig.h"
 
 #define SERVER "9.9.10.2"
-#define SERVER_PORT 5001
-#define FDS_MAX 19000
-#define BATCH 64
-#define STREAMS 8                    /* of the throughput */
-#define CLIENTS 32                   /* of the new connections */
+#define SERVER_DIRECT "9.9.10.3"
+#define PORT 5001
 #define IDLE 5000
-#define ROUNDS_MAX 9
+#define ROUNDS 5
 
-static char block[65536];
 static struct rig rig;
-
-/*
- * ---- The server: the first byte says what a connection is: 'D' gets, 'U' gives, 'E' is echoed
- * ----
- */
-
-static char
-	kinds[FDS_MAX]; /* by descriptor; in the client: those of new_connections that are open */
-
-static void server_io(int ep, int fd)
-{
-	ssize_t n;
-
-	if (kinds[fd] == 'D') {
-		while ((n = send(fd, block, sizeof(block), MSG_NOSIGNAL)) > 0)
-			;
-		if (errno != EAGAIN)
-			close(fd);
-		return;
-	}
-	n = recv(fd, block, sizeof(block), 0);
-	if (n <= 0) {
-		if (n == 0 || errno != EAGAIN)
-			close(fd);
-		return;
-	}
-	if (kinds[fd] == 0) {
-		kinds[fd] = block[0];
-		if (kinds[fd] == 'D')
-			epoll_ctl(ep, EPOLL_CTL_MOD, fd,
-				  &(struct epoll_event) { .events = EPOLLOUT, .data.fd = fd });
-	}
-	if (kinds[fd] == 'E' && send(fd, block, (size_t)n, MSG_NOSIGNAL) < 0)
-		close(fd);
-}
-
-static void server_run(int listener)
-{
-	int ep = epoll_create1(EPOLL_CLOEXEC), fd;
-	struct epoll_event ev[BATCH];
-
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	epoll_ctl(ep, EPOLL_CTL_ADD, listener,
-		  &(struct epoll_event) { .events = EPOLLIN, .data.fd = listener });
-	for (;;) {
-		int n = epoll_wait(ep, ev, BATCH, -1);
-
-		for (int i = 0; i < n; i++) {
-			if (ev[i].data.fd != listener) {
-				server_io(ep, ev[i].data.fd);
-				continue;
-			}
-			while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
-				if (fd >= FDS_MAX) {
-					close(fd);
-					continue;
-				}
-				kinds[fd] = 0;
-				epoll_ctl(ep, EPOLL_CTL_ADD, fd,
-					  &(struct epoll_event) { .events = EPOLLIN,
-								  .data.fd = fd });
-			}
-		}
-	}
-}
 
 /* ---- Who is measured ---- */
 
+enum { SPACE, NGINX, DIRECT, SUBJECTS };
 struct subject { const char *name, *addr; pid_t pids[3]; };
 
 static double cpu_s(const struct subject *s)
@@ -145,172 +78,20 @@ static long memory_kib(const struct subject *s)
 	return sum;
 }
 
-static int dial(const struct subject *s)
-{
-	int fd = rig_connect(&rig, RIG_GUEST, s->addr, SERVER_PORT);
-
-	if (fd < 0) {
-		fprintf(stderr, "gateway: %s: connect: %s\n", s->name, strerror(-fd));
-		exit(1);
-	}
-	return fd;
-}
-
-/* Bytes a second, either way. */
-static double throughput(const struct subject *s, char kind, int ms)
-{
-	int ep = epoll_create1(EPOLL_CLOEXEC), fds[STREAMS];
-	struct epoll_event ev[STREAMS];
-	uint64_t bytes = 0;
-	int64_t start, now;
-	ssize_t n;
-
-	for (int i = 0; i < STREAMS; i++) {
-		fds[i] = dial(s);
-		rig_send(fds[i], &kind, 1);
-		epoll_ctl(ep, EPOLL_CTL_ADD, fds[i],
-			  &(struct epoll_event) { .events = kind == 'D' ? EPOLLIN : EPOLLOUT,
-						  .data.fd = fds[i] });
-	}
-	start = clock_mono_ms();
-	while ((now = clock_mono_ms()) < start + ms) {
-		int k = epoll_wait(ep, ev, STREAMS, 100);
-
-		for (int i = 0; i < k; i++) {
-			n = kind == 'D' ? recv(ev[i].data.fd, block, sizeof(block), 0)
-					: send(ev[i].data.fd, block, sizeof(block), MSG_NOSIGNAL);
-			bytes += n > 0 ? (uint64_t)n : 0;
-		}
-	}
-	for (int i = 0; i < STREAMS; i++)
-		close(fds[i]);
-	close(ep);
-	return (double)bytes * 1000 / (double)(now - start);
-}
-
-/* A socket in the guest's namespace whose connect is on its way; the caller has entered it. */
-static void dial_start(const struct subject *s, int ep)
-{
-	struct sockaddr_storage ss;
-	struct addr a;
-	socklen_t n;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-	addr_parse(s->addr, &a);
-	a.port = SERVER_PORT;
-	n = addr_to_sockaddr(&a, &ss);
-	if (fd < 0 || (connect(fd, (struct sockaddr *)&ss, n) < 0 && errno != EINPROGRESS)) {
-		perror("gateway: connect");
-		exit(1);
-	}
-	kinds[fd] = 1;
-	epoll_ctl(ep, EPOLL_CTL_ADD, fd,
-		  &(struct epoll_event) { .events = EPOLLOUT, .data.fd = fd });
-}
-
-/* Connections a second: connect, a byte there and back, close. */
-static double new_connections(const struct subject *s, int ms)
-{
-	int ep = epoll_create1(EPOLL_CLOEXEC), open = 0;
-	struct epoll_event ev[BATCH];
-	uint64_t done = 0, failed = 0;
-	int64_t start = clock_mono_ms(), now;
-	char c = 'E';
-
-	rig_enter(&rig, RIG_GUEST);
-	for (; open < CLIENTS; open++)
-		dial_start(s, ep);
-	while ((now = clock_mono_ms()) < start + ms) {
-		int k = epoll_wait(ep, ev, BATCH, 100);
-
-		for (int i = 0; i < k; i++) {
-			int fd = ev[i].data.fd;
-
-			if (ev[i].events == EPOLLOUT) {
-				if (send(fd, &c, 1, MSG_NOSIGNAL) == 1)
-					epoll_ctl(ep, EPOLL_CTL_MOD, fd,
-						  &(struct epoll_event) { .events = EPOLLIN,
-									  .data.fd = fd });
-				continue;
-			}
-			if (recv(fd, &c, 1, 0) == 1)
-				done++;
-			else
-				failed++;
-			close(fd);
-			kinds[fd] = 0;
-			dial_start(s, ep);
-		}
-	}
-	rig_leave(&rig);
-	close(ep);
-	for (int fd = 0; fd < FDS_MAX; fd++) {
-		if (kinds[fd])
-			close(fd);
-		kinds[fd] = 0;
-	}
-	if (failed)
-		fprintf(stderr, "gateway: %s: %llu connections failed\n", s->name,
-			(unsigned long long)failed);
-	return (double)done * 1000 / (double)(now - start);
-}
-
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-	qsort(v, (size_t)n, sizeof(*v), compare);
-	return v[n / 2];
-}
-
-/* Microseconds until the first byte has come back on a new connection, one after the other. */
-static double latency(const struct subject *s, int n)
-{
-	double *v = x_array((size_t)n, sizeof(*v)), m;
-
-	for (int i = 0; i < n; i++) {
-		int64_t t = clock_mono_us();
-		int fd = dial(s);
-		char c = 'E';
-
-		rig_send(fd, &c, 1);
-		if (rig_recv(fd, &c, 1) != 1)
-			exit(1);
-		v[i] = (double)(clock_mono_us() - t);
-		close(fd);
-	}
-	m = median(v, n);
-	free(v);
-	return m;
-}
-
 static void idle(const struct subject *s, json_t *out)
 {
 	static int fds[IDLE];
+	struct sockaddr_in to = load_addr(s->addr, PORT);
 	long before = memory_kib(s), after;
 	int64_t start = clock_mono_ms();
-	char c = 'E';
 
-	for (int i = 0; i < IDLE; i++) {
-		fds[i] = dial(s);
-		rig_send(fds[i], &c, 1);
-	}
-	for (int round = 0; round < 2; round++) {
-		for (int i = 0; i < IDLE; i++) {
-			if (round)
-				rig_send(fds[i], &c, 1);
-			if (rig_recv(fds[i], &c, 1) != 1) {
-				fprintf(stderr, "gateway: %s: connection %d of %d is gone\n",
-					s->name, i, IDLE);
-				exit(1);
-			}
-		}
-	}
+	rig_enter(&rig, RIG_GUEST);
+	for (int i = 0; i < IDLE; i++)
+		fds[i] = load_dial(&to);
+	rig_leave(&rig);
+	for (int round = 0; round < 2; round++)
+		for (int i = 0; i < IDLE; i++)
+			load_echo(fds[i]);
 	after = memory_kib(s);
 	json_object_set_new(out, "idle_connections", json_integer(IDLE));
 	json_object_set_new(out, "idle_bytes_each",
@@ -328,7 +109,7 @@ static pid_t nginx_start(void)
 		"load_module /usr/lib/nginx/modules/ngx_stream_module.so; daemon off; master_process off; user root;\n"
 		"pid /dev/null; error_log /dev/null; worker_rlimit_nofile 19000;\n"
 		"events { worker_connections 16000; }\n"
-		"stream { server { listen 10.0.3.1:5001 backlog=4096; proxy_pass " SERVER ":5001; } }\n";
+		"stream { server { listen 10.0.3.1:5001 backlog=4096; proxy_pass " SERVER ":5001; proxy_half_close on; } }\n";
 	char path[] = "/tmp/bench-nginx-XXXXXX";
 	int fd = mkstemp(path);
 	pid_t pid;
@@ -343,7 +124,7 @@ static pid_t nginx_start(void)
 		_exit(127);
 	}
 	for (int i = 0; i < 500; i++) {
-		int c = rig_connect(&rig, RIG_GUEST, "10.0.3.1", SERVER_PORT);
+		int c = rig_connect(&rig, RIG_GUEST, "10.0.3.1", PORT);
 
 		if (c >= 0) {
 			close(c);
@@ -357,26 +138,23 @@ static pid_t nginx_start(void)
 	exit(1);
 }
 
-static void sysctls(enum rig_ns ns)
+static void sysctl(enum rig_ns ns, const char *path, const char *value)
 {
-	static const struct { const char *path, *value; } all[] = {
-		{ "/proc/sys/net/ipv4/ip_local_port_range", "1024 65000" },
-		{ "/proc/sys/net/ipv4/tcp_tw_reuse", "1" },
-	};
+	int fd;
 
 	rig_enter(&rig, ns);
-	for (size_t i = 0; i < ARRAY_LEN(all); i++) {
-		int fd = open(all[i].path, O_WRONLY);
-
-		if (fd < 0 || write(fd, all[i].value, strlen(all[i].value)) < 0)
-			perror(all[i].path);
-		fd_close(fd);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, value, strlen(value)) < 0) {
+		perror(path);
+		exit(1);
 	}
+	close(fd);
 	rig_leave(&rig);
 }
 
 static void network(void)
 {
+	static const enum rig_ns users[] = { RIG_GUEST, RIG_NODE, RIG_INTERNET };
 	char text[256];
 
 	rig_net(&rig);
@@ -387,45 +165,47 @@ static void network(void)
 	rig_sh(&rig, RIG_NODE, "/usr/sbin/ip", "-batch",
 	       "addr add 10.0.3.1/24 dev side\nlink set side up\n");
 	rig_sh(&rig, RIG_GUEST, "/usr/sbin/ip", "-batch",
-	       "addr add 10.0.3.15/24 dev eth1\nlink set eth1 up\n");
-	sysctls(RIG_GUEST);
-	sysctls(RIG_NODE);
-	sysctls(RIG_INTERNET);
+	       "addr add 10.0.3.15/24 dev eth1\nlink set eth1 up\n"
+	       "route add " SERVER_DIRECT "/32 via 10.0.3.1\n");
+	/* In the table before the one that makes all of 10.0.0.0/8 local over there. */
+	rig_sh(&rig, RIG_INTERNET, "/usr/sbin/ip", "-batch",
+	       "addr add " SERVER_DIRECT "/24 dev wan\n"
+	       "route add 10.0.3.0/24 via 9.9.10.1 table local\n");
+	for (size_t i = 0; i < ARRAY_LEN(users); i++) {
+		sysctl(users[i], "/proc/sys/net/ipv4/ip_local_port_range", "1024 65000");
+		sysctl(users[i], "/proc/sys/net/ipv4/tcp_tw_reuse", "1");
+	}
+	sysctl(RIG_NODE, "/proc/sys/net/ipv4/ip_forward", "1");
 }
 
-enum { DOWN, UP, RATE, LATENCY, FIGURES };
-static const char *const figure_names[FIGURES] = { "down_bytes_s", "up_bytes_s", "connections_s",
-						   "first_byte_us" };
-
-static double figure(const struct subject *s, int which, int ms)
+static void measure(const struct subject *subjects, bool quick, json_t **out)
 {
-	return which == DOWN   ? throughput(s, 'D', ms)
-	       : which == UP   ? throughput(s, 'U', ms)
-	       : which == RATE ? new_connections(s, ms)
-			       : latency(s, ms / 4);
-}
+	static const int amounts[LOAD_FIGURES] = { 1500, 1500, 10000, 375 };
+	int rounds = quick ? 1 : ROUNDS;
 
-static void measure(struct subject subjects[2], int rounds, int ms, json_t *out[2])
-{
-	for (int which = 0; which < FIGURES; which++) {
-		double v[2][ROUNDS_MAX], cpu[2] = { 0 };
+	for (int which = 0; which < LOAD_FIGURES; which++) {
+		double v[SUBJECTS][ROUNDS], cpu[SUBJECTS] = { 0 }, units[SUBJECTS] = { 0 };
 
 		for (int round = 0; round < rounds; round++) {
-			for (int i = 0; i < 2; i++) {
+			for (int i = 0; i < SUBJECTS; i++) {
+				struct sockaddr_in to = load_addr(subjects[i].addr, PORT);
 				double before = cpu_s(&subjects[i]);
+				struct load_result r;
 
-				v[i][round] = figure(&subjects[i], which, ms);
+				rig_enter(&rig, RIG_GUEST);
+				load_measure(&to, (enum load_figure)which,
+					     amounts[which] / (quick ? 5 : 1), &r);
+				rig_leave(&rig);
+				v[i][round] = r.value;
+				units[i] += r.units;
 				cpu[i] += cpu_s(&subjects[i]) - before;
 			}
 		}
-		for (int i = 0; i < 2; i++) {
-			char name[64];
-
-			str_format(name, sizeof(name), "%s_cpu_s", figure_names[which]);
-			json_object_set_new(out[i], name, json_real(cpu[i] / rounds));
-			json_object_set_new(out[i], figure_names[which],
-					    json_real(median(v[i], rounds)));
-		}
+		for (int i = 0; i < SUBJECTS; i++)
+			json_object_set_new(out[i], load_names[which],
+					    json_pack("{s:f, s:f}", "p50",
+						      load_median(v[i], rounds), "cpu_s",
+						      cpu[i] / units[i]));
 	}
 }
 
@@ -435,8 +215,11 @@ int main(int argc, char **argv)
 					    "dials=8192", NULL };
 	bool quick = argc == 3 && str_eq(argv[2], "--quick");
 	struct rlimit files;
-	struct subject subjects[2] = { { "space", SERVER, { 0 } }, { "nginx", "10.0.3.1", { 0 } } };
-	json_t *out[2] = { json_object(), json_object() };
+	struct subject subjects[SUBJECTS] = { { "space", SERVER, { 0 } },
+					      { "nginx", "10.0.3.1", { 0 } },
+					      { "direct", SERVER_DIRECT, { 0 } } };
+	json_t *out[SUBJECTS], *all = json_object();
+	struct sockaddr_in any = load_addr("0.0.0.0", PORT);
 	int listener;
 	pid_t server;
 
@@ -448,27 +231,29 @@ int main(int argc, char **argv)
 	files.rlim_cur = files.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &files);
 	network();
-	listener = rig_listen(&rig, RIG_INTERNET, SERVER, SERVER_PORT);
+	rig_enter(&rig, RIG_INTERNET);
+	listener = load_listen(&any);
+	rig_leave(&rig);
 	server = fork();
 	if (server == 0)
-		server_run(listener);
+		load_serve(listener);
 	close(listener);
 	rig_start(&rig, &(struct rig_conf){ .program = argv[1], .main_args = args });
 	rig_install(&rig);
 	rig_open(&rig);
-	memcpy(subjects[0].pids, rig.pid, sizeof(rig.pid));
-	subjects[1].pids[0] = nginx_start();
-	measure(subjects, quick ? 1 : 5, quick ? 300 : 1500, out);
-	for (int i = 0; i < 2; i++)
-		idle(&subjects[i], out[i]);
-	printf("{\"space\": ");
-	json_dumpf(out[0], stdout, JSON_REAL_PRECISION(6));
-	printf(", \"nginx\": ");
-	json_dumpf(out[1], stdout, JSON_REAL_PRECISION(6));
-	puts("}");
-	for (int i = 0; i < 2; i++)
-		json_decref(out[i]);
-	kill(subjects[1].pids[0], SIGKILL);
+	memcpy(subjects[SPACE].pids, rig.pid, sizeof(rig.pid));
+	subjects[NGINX].pids[0] = nginx_start();
+	for (int i = 0; i < SUBJECTS; i++) {
+		out[i] = json_object();
+		json_object_set_new(all, subjects[i].name, out[i]);
+	}
+	measure(subjects, quick, out);
+	idle(&subjects[SPACE], out[SPACE]);
+	idle(&subjects[NGINX], out[NGINX]);
+	json_dumpf(all, stdout, JSON_REAL_PRECISION(6));
+	putchar('\n');
+	json_decref(all);
+	kill(subjects[NGINX].pids[0], SIGKILL);
 	kill(server, SIGKILL);
 	rig_stop(&rig);
 	return 0;
