@@ -25,7 +25,6 @@
 
 #define DOOR_BACKLOG 128
 #define DOOR_ACCEPTS 16                  /* in one turn */
-#define DOOR_LINE_MAX 11                 /* "port 65535\n" */
 #define DOOR_ACCEPT_AGAIN_MS 100         /* without a free descriptor */
 
 enum door_state { DOOR_LINE, DOOR_DIAL_V4, DOOR_DIAL_V6, DOOR_RELAY };
@@ -259,16 +258,17 @@ static void conn_dialled(struct door_conn *c)
 
 /* ---- The line ---- */
 
-/* "port N\n" and nothing behind it: who waits for an answer sends nothing yet. */
-static bool line_parse(const char *line, size_t n, uint16_t *ret)
+int door_line(const char *line, size_t n, uint16_t *ret_port)
 {
 	uint64_t port;
 
+	if (!memchr(line, '\n', n) && n < DOOR_LINE_MAX)
+		return -EAGAIN;
 	if (n < 7 || memcmp(line, "port ", 5) != 0 || line[n - 1] != '\n' || line[5] == '0' ||
 	    str_to_u64_n(line + 5, n - 6, UINT16_MAX, &port) < 0)
-		return false;
-	*ret = (uint16_t)port;
-	return true;
+		return -EBADMSG;
+	*ret_port = (uint16_t)port;
+	return 0;
 }
 
 static void conn_line(struct door_conn *c)
@@ -276,6 +276,7 @@ static void conn_line(struct door_conn *c)
 	struct door_side *s = &c->side[0];
 	ssize_t n = recv(s->watch.fd, c->line + c->line_len, sizeof(c->line) - c->line_len,
 			 MSG_DONTWAIT);
+	int r;
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
@@ -284,9 +285,10 @@ static void conn_line(struct door_conn *c)
 		return;
 	}
 	c->line_len += (size_t)n;
-	if (!memchr(c->line, '\n', c->line_len) && c->line_len < sizeof(c->line))
+	r = door_line(c->line, c->line_len, &c->port);
+	if (r == -EAGAIN)
 		return;
-	if (!line_parse(c->line, c->line_len, &c->port)) {
+	if (r < 0) {
 		conn_end(c, true);
 		return;
 	}

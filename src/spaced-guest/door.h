@@ -16,12 +16,19 @@
 #include "spaced-guest/agent.h"
 
 #define DOOR_PORT 49982
+#define DOOR_LINE_MAX 11                 /* "port 65535\n" */
 #define DOOR_CONNS_MAX 2048
 #define DOOR_LINE_MS 2000
 #define DOOR_DIAL_MS 4000
 #define DOOR_BLOCK (64 << 10)            /* bytes moved at once, and most that wait in one direction */
 
 struct door;
+
+/*
+ * What has come of the line, at most DOOR_LINE_MAX bytes. 0; -EAGAIN: not all of it yet; -EBADMSG:
+ * none, also when something follows it: who waits for an answer sends nothing yet.
+ */
+int door_line(const char *line, size_t n, uint16_t *ret_port);
 
 /* Numeric IPv4 addresses. Port 0: any. */
 int door_open(struct agent *a, const char *address, uint16_t port, const char *peer,
