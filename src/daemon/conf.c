@@ -420,7 +420,7 @@ static void conf_auto_decref(json_t **v)
 	json_decref(*v);
 }
 
-static int conf_parse(const char *text, size_t len, struct conf *ret, struct err *e)
+int conf_parse(const char *text, size_t len, struct conf *ret, struct err *e)
 {
 	json_error_t why;
 	__attribute__((cleanup(conf_auto_decref))) json_t *root =
@@ -493,15 +493,11 @@ static json_t *conf_network_json(const struct conf *c)
 	return o;
 }
 
-int conf_write(const char *path, const struct conf *c, struct err *e)
+char *conf_text(const struct conf *c)
 {
-	__attribute__((cleanup(conf_auto_decref))) json_t *root = NULL;
-	autofree char *text = NULL, *line = NULL;
-	int r = conf_check(c, e);
+	__attribute__((cleanup(conf_auto_decref))) json_t *root = json_object();
+	autofree char *text = NULL;
 
-	if (r < 0)
-		return r;
-	root = json_object();
 	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
 		const struct conf_field *f = &conf_fields[i];
 		const char *src = (const char *)c + f->offset;
@@ -513,10 +509,20 @@ int conf_write(const char *path, const struct conf *c, struct err *e)
 		json_object_set_new(root, f->name, v);
 	}
 	text = json_dumps(root, JSON_INDENT(2));
+	return text ? x_asprintf("%s\n", text) : NULL;
+}
+
+int conf_write(const char *path, const struct conf *c, struct err *e)
+{
+	autofree char *text = NULL;
+	int r = conf_check(c, e);
+
+	if (r < 0)
+		return r;
+	text = conf_text(c);
 	if (!text)
 		return err_set(e, -ENOMEM, "cannot make the configuration's text");
-	line = x_asprintf("%s\n", text);
-	r = fd_write_file(AT_FDCWD, path, line, strlen(line), 0644);
+	r = fd_write_file(AT_FDCWD, path, text, strlen(text), 0644);
 	return r < 0 ? err_errno(e, r, "cannot write the configuration %s", path) : 0;
 }
 

@@ -72,6 +72,8 @@ struct conf {
 
 int conf_load(const char *path, struct conf *ret, struct err *e);      /* must be owned by root, not writable by others */
 int conf_write(const char *path, const struct conf *c, struct err *e);
+int conf_parse(const char *text, size_t len, struct conf *ret, struct err *e);   /* the file's text; sets *ret on success alone */
+char *conf_text(const struct conf *c);                                 /* of one that conf_check takes; the caller frees; NULL: no memory */
 int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
 
 /* Text of a range or an address -> inet_ntop(3)'s form. -EINVAL; a range with host bits is one. */
