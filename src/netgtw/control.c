@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/str.h"
 #include "netgtw/gtw.h"
+#include "netgtw/install.h"
 
 #define CONTROL_LEASES_PAGE 512
 
@@ -26,50 +26,13 @@ static int control_bundle(struct gtw *g, const char *text, struct err *e)
 	return 0;
 }
 
-static int control_identity(const struct gtw_install *i, struct identity *id, struct err *e)
-{
-	memset(id, 0, sizeof(*id));
-	str_copy(id->tenant, sizeof(id->tenant), i->tenant);
-	str_copy(id->sandbox, sizeof(id->sandbox), i->sandbox);
-	str_copy(id->worker, sizeof(id->worker), i->worker);
-	str_copy(id->pod_uid, sizeof(id->pod_uid), i->pod_uid);
-	id->generation = i->generation;
-	id->attempt = i->attempt;
-	if (str_unhex(id->activation, sizeof(id->activation), i->activation) < 0)
-		return err_set(e, -EINVAL, "The activation is malformed.");
-	for (int s = 0; s < ID_SUBSTRATE_COUNT; s++) {
-		if (str_eq(i->substrate, id_substrate_names[s])) {
-			id->substrate = (enum id_substrate)s;
-			return id_check(id, e);
-		}
-	}
-	return err_set(e, -EINVAL, "There is no such substrate.");
-}
-
-/* All but the attempt. */
-static bool control_same(const struct identity *a, const struct identity *b)
-{
-	struct identity x = *a;
-
-	x.attempt = b->attempt;
-	return id_compare(&x, b, NULL) == ID_MATCH;
-}
-
 static int control_install(struct gtw *g, const struct gtw_install *i, struct err *e)
 {
 	struct identity id;
-	int r = control_identity(i, &id, e);
+	int r = install_check(i, &g->conf, g->installed ? &g->id : NULL, &id, e);
 
-	if (r < 0)
-		return r;
-	if (!str_eq(id.sandbox, g->conf.sandbox) || id.generation != g->conf.generation ||
-	    (g->conf.worker[0] && !str_eq(id.worker, g->conf.worker)) ||
-	    (g->installed && !control_same(&id, &g->id)))
-		return err_set_code(e, -EACCES, "wrong-identity",
-				    "This gateway belongs to another execution.");
-	if (g->installed && id.attempt < g->id.attempt)
-		return err_set_code(e, -ESTALE, "stale-attempt", "A later attempt is installed.");
-	r = control_bundle(g, i->bundle, e);
+	if (r == 0)
+		r = control_bundle(g, i->bundle, e);
 	if (r < 0)
 		return r;
 	g->id = id;

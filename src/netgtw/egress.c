@@ -189,9 +189,8 @@ static bool egress_answer(struct gtw *g)
 
 	if (n == -EAGAIN || n == -EINTR)
 		return false;
-	if (n != sizeof(rep) || rep.magic != PROTO_MAGIC || rep.answer >= OUT_ANSWER_COUNT ||
-	    egress_unanswered(g) == 0 || rep.id != g->asked_first ||
-	    (rep.answer == OUT_OK) != (fd >= 0)) {
+	if (n < 0 || !proto_rep_ok(&rep, (size_t)n) || egress_unanswered(g) == 0 ||
+	    rep.id != g->asked_first || (rep.answer == OUT_OK) != (fd >= 0)) {
 		gtw_fatal(g, "the outside process is gone, or is not what it should be",
 			  n < 0 ? (int)n : n == 0 ? -EPIPE : -EBADMSG);
 		return false;

@@ -147,7 +147,7 @@ int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e)
 	memcpy(text, cidr, (size_t)(slash - cidr));
 	text[slash - cidr] = '\0';
 	if (addr_parse(text, &r.a) < 0 ||
-	    str_to_u64(slash + 1, r.a.family == 4 ? 32 : 128, &bits) < 0 || bits == 0)
+	    str_to_u64(slash + 1, r.a.family == 4 ? 32 : 128, &bits) < 0)
 		return err_set(e, -EINVAL, "%.60s is no range such as 10.1.0.0/16.", cidr);
 	r.bits = (uint8_t)bits;
 	for (size_t i = 0; i < ARRAY_LEN(floor_rows); i++) {

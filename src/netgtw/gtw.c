@@ -99,8 +99,7 @@ enum out_answer gtw_ask_outside(struct gtw *g, const struct out_req *q, int *ret
 		else
 			fd_close(got);
 	}
-	if (n == sizeof(rep) && rep.magic == PROTO_MAGIC && rep.answer < OUT_ANSWER_COUNT &&
-	    rep.id == q->id)
+	if (n >= 0 && proto_rep_ok(&rep, (size_t)n) && rep.id == q->id)
 		return (enum out_answer)rep.answer;
 	gtw_fatal(g, "the outside process does not answer", n < 0 ? (int)n : -EBADMSG);
 	return OUT_FAILED;
@@ -117,15 +116,14 @@ static bool gtw_from_inside(struct gtw *g)
 
 	if (n == -EAGAIN || n == -EINTR)
 		return false;
-	if (n < (ssize_t)sizeof(p.m) || p.m.magic != PROTO_MAGIC ||
-	    (size_t)n != sizeof(p.m) + p.m.size) {
+	if (n < 0 || !proto_in_ok(&p.m, (size_t)n)) {
 		gtw_fatal(g, "the inside process is gone, or is not what it should be",
 			  n < 0 ? (int)n : n == 0 ? -EPIPE : -EBADMSG);
 		return false;
 	}
 	if (p.m.kind == IN_DIAL)
 		port_dialled(g, &p.m, TAKE_FD(fd));
-	else if (p.m.kind == IN_DATAGRAM)
+	else
 		dns_datagram(g, &p.m, p.bytes + sizeof(p.m), p.m.size);
 	return true;
 }

@@ -291,14 +291,13 @@ static bool inside_serve(struct inside *in)
 
 	if (n == -EAGAIN || n == -EINTR)
 		return false;
-	if (n < (ssize_t)sizeof(p.m) || p.m.magic != PROTO_MAGIC ||
-	    (size_t)n != sizeof(p.m) + p.m.size) {
+	if (n < 0 || !proto_in_ok(&p.m, (size_t)n)) {
 		inside_end(in, n == 0 || n == -ECONNRESET ? 0 : -EBADMSG);
 		return false;
 	}
 	if (p.m.kind == IN_DIAL)
 		dial_new(in, &p.m);
-	else if (p.m.kind == IN_DATAGRAM && p.m.guest.family == p.m.asked.family)
+	else if (p.m.guest.family == p.m.asked.family)
 		datagram_out(&p.m, p.bytes + sizeof(p.m));
 	return true;
 }

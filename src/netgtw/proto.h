@@ -7,6 +7,8 @@
 #ifndef NETGTW_PROTO_H
 #define NETGTW_PROTO_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "netgtw/addr.h"
 
@@ -53,6 +55,7 @@ struct out_rep {
 enum in_kind {
 	IN_DIAL,                     /* a port of the guest */
 	IN_DATAGRAM,                 /* an answer of DNS: `size` bytes follow the struct */
+	IN_KIND_COUNT
 };
 /*
  * inside -> main: IN_DIAL answered ([0] the connected socket, when error is 0), IN_DATAGRAM asked
@@ -70,5 +73,12 @@ struct in_msg {
 	uint8_t zero;
 	struct addr guest, asked;    /* IN_DATAGRAM: who asked, and what address it asked */
 };
+
+/*
+ * Whether a packet of n bytes, of which there is room for the struct, is a message: magic, kind,
+ * size. Addresses are whatever the sender wrote.
+ */
+bool proto_in_ok(const struct in_msg *m, size_t n);
+bool proto_rep_ok(const struct out_rep *r, size_t n);
 
 #endif
