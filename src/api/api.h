@@ -221,6 +221,11 @@ void run_v1_logs(struct call *c, struct store *s);
 extern const char *const net_log_params[];
 /* One question to the node about this sandbox, by c->id and tenant. Caller json_decref's *ret. */
 int net_ask(struct call *c, struct store *s, const char *kind, json_t *spec, json_t **ret);
+/* What the node answers, and in it what a gateway said, in our form; it may be anything. */
+json_t *net_log_object(json_t *answer);
+json_t *net_stats_object(json_t *answer);
+/* Of a tunnel's target: between "/ports/" and "/tunnel", as the route has them. -EINVAL */
+int net_tunnel_port(const char *target, uint16_t *ret, struct err *e);
 void run_v1_net_log(struct call *c, struct store *s);
 void run_v1_net_stats(struct call *c, struct store *s);
 void tunnel_handle(struct call *c);

@@ -40,7 +40,7 @@ struct host host_parse(const char *host, const char *domain)
 
 	if (n > 0 && host[n - 1] == '.')
 		n--;                             /* the rooted form of the same name */
-	if (n <= d + 1 || host[n - d - 1] != '.' || strncasecmp(host + n - d, domain, d) != 0)
+	if (n <= d || host[n - d - 1] != '.' || strncasecmp(host + n - d, domain, d) != 0)
 		return h;
 	label = n - d - 1;
 	if (is_label(host, label, "api"))

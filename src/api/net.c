@@ -70,11 +70,21 @@ static json_t *record_object(json_t *rec)
 	return o;
 }
 
+json_t *net_log_object(json_t *answer)
+{
+	json_t *records = json_array(), *rec;
+	size_t i;
+
+	json_array_foreach(json_object_get(answer, "records"), i, rec)
+		json_array_append_new(records, record_object(rec));
+	return json_pack("{s:s,s:o,s:I,s:I}", "epoch", text_of(answer, "epoch"), "records", records,
+			 "next", number_of(answer, "next"), "lost", number_of(answer, "lost"));
+}
+
 void run_v1_net_log(struct call *c, struct store *s)
 {
 	uint64_t after = 0;
-	json_t *spec, *answer = NULL, *records, *rec;
-	size_t i;
+	json_t *spec, *answer = NULL;
 	int r = query_number(c->target, "after", 0, INT64_MAX, &after, &c->err);
 
 	if (r < 0)
@@ -84,43 +94,41 @@ void run_v1_net_log(struct call *c, struct store *s)
 	json_decref(spec);
 	if (r < 0)
 		return;
-	records = json_array();
-	json_array_foreach(json_object_get(answer, "records"), i, rec)
-		json_array_append_new(records, record_object(rec));
-	call_json(c, 200,
-		  json_pack("{s:s,s:o,s:I,s:I}", "epoch", text_of(answer, "epoch"), "records",
-			    records, "next", number_of(answer, "next"), "lost",
-			    number_of(answer, "lost")));
+	call_json(c, 200, net_log_object(answer));
 	json_decref(answer);
 }
 
 /* ---- counters ---- */
 
+json_t *net_stats_object(json_t *answer)
+{
+	json_t *counters = json_object(), *v;
+	const char *name;
+
+	json_object_foreach(json_object_get(answer, "counters"), name, v)
+		if (json_is_integer(v))
+			json_object_set(counters, name, v);
+	return json_pack("{s:s,s:s,s:b,s:s,s:o}", "epoch", text_of(answer, "epoch"), "gateway",
+			 text_of(answer, "gateway"), "internet",
+			 json_is_true(json_object_get(answer, "internet")), "reason",
+			 text_of(answer, "reason"), "counters", counters);
+}
+
 void run_v1_net_stats(struct call *c, struct store *s)
 {
-	json_t *spec = json_object(), *answer = NULL, *counters, *v;
-	const char *name;
+	json_t *spec = json_object(), *answer = NULL;
 	int r = net_ask(c, s, "netstats", spec, &answer);
 
 	json_decref(spec);
 	if (r < 0)
 		return;
-	counters = json_object();
-	json_object_foreach(json_object_get(answer, "counters"), name, v)
-		if (json_is_integer(v))
-			json_object_set(counters, name, v);
-	call_json(c, 200,
-		  json_pack("{s:s,s:s,s:b,s:s,s:o}", "epoch", text_of(answer, "epoch"), "gateway",
-			    text_of(answer, "gateway"), "internet",
-			    json_is_true(json_object_get(answer, "internet")), "reason",
-			    text_of(answer, "reason"), "counters", counters));
+	call_json(c, 200, net_stats_object(answer));
 	json_decref(answer);
 }
 
 /* ---- raw TCP ---- */
 
-/* Between "/ports/" and "/tunnel", as the route has them. */
-static int take_port(const char *target, uint16_t *ret, struct err *e)
+int net_tunnel_port(const char *target, uint16_t *ret, struct err *e)
 {
 	const char *p = strstr(target, "/ports/");
 	size_t n = p ? strcspn(p + 7, "/") : 0;
@@ -142,7 +150,7 @@ static int take_tunnel(const struct call *c, struct stream_ask *ask, struct err 
 	str_copy(ask->sandbox, sizeof(ask->sandbox), c->id);
 	str_copy(ask->tenant, sizeof(ask->tenant), c->tenant);
 	if (r == 0)
-		r = take_port(h->target, &ask->port, e);
+		r = net_tunnel_port(h->target, &ask->port, e);
 	if (r < 0)
 		return r;
 	if (!h->upgrade || !str_ieq(http_get(h, "Upgrade"), ROUTES_TUNNEL))

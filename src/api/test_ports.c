@@ -46,7 +46,7 @@ static void test_hosts(void **state)
 		{ "-" ID ".box.test", HOST_UNKNOWN, "", 0 },
 		{ "www.box.test", HOST_UNKNOWN, "", 0 },
 		{ "x.3000-" ID ".box.test", HOST_UNKNOWN, "", 0 },
-		{ ".box.test", HOST_API, "", 0 },
+		{ ".box.test", HOST_UNKNOWN, "", 0 },
 		{ "3000-" ID ".other.test", HOST_API, "", 0 },
 		{ "3000-" ID "xbox.test", HOST_API, "", 0 },
 		{ "3000-" ID ".box.test.evil", HOST_API, "", 0 },
