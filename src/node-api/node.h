@@ -114,6 +114,11 @@ void stream_let_go(struct stream *s, struct conn *up);
 void stream_send(struct stream *s, struct conn *up, bool (*skip)(const char *name, void *arg),
 		 const struct http_field *more);
 bool stream_skip_space(const char *name, void *arg);
+/* What a request with Space-Op: port asks for. -EINVAL with a sentence. */
+int port_ask(const struct http_head *h, uint16_t *ret_port, enum id_protocol *ret_protocol,
+	     struct err *e);
+/* Of a struct gtw_verdict's bytes: enum gtw_code, 0 = it is none. */
+unsigned port_verdict(const void *p);
 void port_begin(struct stream *s, struct conn *up);              /* owns up, a fresh connection to the gateway */
 void node_lifecycle(struct node_call *c);
 void node_bundle(struct node_call *c);

@@ -96,25 +96,31 @@ static void verdict_yes(struct stream *s)
 		forward_tunnel(s->f, up);
 }
 
+unsigned port_verdict(const void *p)
+{
+	struct gtw_verdict v;
+
+	memcpy(&v, p, sizeof(v));
+	return v.magic == GTW_VERDICT_MAGIC && v.code < GTW_CODE_END ? v.code : 0;
+}
+
 static void on_gateway(struct conn *up, enum conn_event ev, void *arg)
 {
 	struct stream *s = arg;
 	struct buf *in = conn_in(up);
-	struct gtw_verdict v = { 0 };
-	bool whole = buf_len(in) >= sizeof(v);
+	bool whole = buf_len(in) >= sizeof(struct gtw_verdict);
+	unsigned code = 0;
 
 	if (!whole && (ev == CONN_DATA || ev == CONN_CONNECTED || ev == CONN_DRAINED))
 		return;
 	if (whole) {
-		memcpy(&v, buf_data(in), sizeof(v));
-		buf_consume(in, sizeof(v));
+		code = port_verdict(buf_data(in));
+		buf_consume(in, sizeof(struct gtw_verdict));
 	}
-	if (v.magic != GTW_VERDICT_MAGIC || v.code >= GTW_CODE_END)
-		v.code = 0;
-	if (v.code == GTW_OK)
+	if (code == GTW_OK)
 		verdict_yes(s);
 	else
-		verdict_no(s, v.code);
+		verdict_no(s, code);
 }
 
 void port_begin(struct stream *s, struct conn *up)
@@ -128,19 +134,19 @@ void port_begin(struct stream *s, struct conn *up)
 /* ---- requests ---- */
 
 /* Only space-api says Space-Tunnel: it takes Space-* out of what clients send. */
-static int take_protocol(struct node_call *c, const struct http_head *h, struct err *e)
+static int ask_protocol(const struct http_head *h, enum id_protocol *ret, struct err *e)
 {
 	static const enum id_protocol tunnels[] = { ID_PROTOCOL_TCP, ID_PROTOCOL_H2 };
 	const char *want = http_get(h, "Space-Tunnel"), *upgrade = http_get(h, "Upgrade");
 
-	c->protocol = ID_PROTOCOL_HTTP;
+	*ret = ID_PROTOCOL_HTTP;
 	if (!want)
 		return 0;
 	for (size_t i = 0; i < ARRAY_LEN(tunnels); i++) {
 		if (str_eq(want, id_protocol_names[tunnels[i]]))
-			c->protocol = tunnels[i];
+			*ret = tunnels[i];
 	}
-	if (c->protocol == ID_PROTOCOL_HTTP || http_count(h, "Space-Tunnel") > 1)
+	if (*ret == ID_PROTOCOL_HTTP || http_count(h, "Space-Tunnel") > 1)
 		return err_set(e, -EINVAL, "Space-Tunnel is tcp or h2.");
 	if (!h->upgrade || !str_ieq(upgrade, ROUTES_TUNNEL) || h->body != HTTP_BODY_NONE)
 		return err_set(e, -EINVAL, "A tunnel is asked for with Upgrade: %s and no body.",
@@ -148,7 +154,8 @@ static int take_protocol(struct node_call *c, const struct http_head *h, struct 
 	return 0;
 }
 
-static int take_port(struct node_call *c, const struct http_head *h, struct err *e)
+int port_ask(const struct http_head *h, uint16_t *ret_port, enum id_protocol *ret_protocol,
+	     struct err *e)
 {
 	const char *text = http_get(h, "Space-Port");
 	uint64_t port = 0;
@@ -158,8 +165,8 @@ static int take_port(struct node_call *c, const struct http_head *h, struct err 
 		return err_set(e, -EINVAL, "Space-Port is missing or no port number.");
 	if (str_eq(h->method, "CONNECT"))
 		return err_set(e, -EINVAL, "CONNECT is not served.");
-	c->port = (uint16_t)port;
-	return take_protocol(c, h, e);
+	*ret_port = (uint16_t)port;
+	return ask_protocol(h, ret_protocol, e);
 }
 
 void node_port(struct node_call *c)
@@ -167,7 +174,8 @@ void node_port(struct node_call *c)
 	struct sbx_admit a = { 0 };
 	struct err e = { 0 };
 
-	if (take_port(c, http_req_head(c->req), &e) < 0 || node_full(c->node, &e)) {
+	if (port_ask(http_req_head(c->req), &c->port, &c->protocol, &e) < 0 ||
+	    node_full(c->node, &e)) {
 		node_refuse(c, &e);
 		return;
 	}
