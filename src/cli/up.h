@@ -5,7 +5,7 @@
  * up_store.c storage: the btrfs file and its mount; the folders of an instance
  * up_image.c kernel, initramfs, base image, the digest that names the template
  * up_front.c where clients come in: addresses, domain, certificate
- * up_net.c   what gateways may reach: opened ranges, name servers
+ * up_net.c   what gateways may reach: opened ranges, name servers (up_resolv.c: the machine's)
  * up_keys.c  signing keys, key bundle, API keys (`space key`)
  * up_proc.c  the daemons: start, restart with back-off, end
  * up_left.c  what nobody could stop in order

@@ -1,6 +1,5 @@
 /* What the sandboxes' gateways may reach: ranges that the operator opens, and name servers. */
 #include <fcntl.h>
-#include <string.h>
 #include "base/alloc.h"
 #include "base/fd.h"
 #include "base/str.h"
@@ -33,25 +32,6 @@ int up_net_options(struct cli *c, const char *const *allow, const char *const *n
 				nameserver[i]);
 	}
 	return 0;
-}
-
-void up_nameservers(const char *text, struct conf_network *ret)
-{
-	autofree char *copy = x_strdup(text);
-	char *save = NULL;
-	size_t n = 0;
-
-	for (char *line = strtok_r(copy, "\n", &save); line && n < CONF_NAMESERVERS_MAX;
-	     line = strtok_r(NULL, "\n", &save)) {
-		char *inner = NULL, *word = strtok_r(line, " \t\r", &inner);
-
-		if (!str_eq(word, "nameserver") || !(word = strtok_r(NULL, " \t\r", &inner)))
-			continue;
-		if (conf_ip_address(ret->nameservers[n], word) == 0)
-			n++;
-		else
-			ret->nameservers[n][0] = '\0';
-	}
 }
 
 void up_net_conf(const struct up_options *o, struct conf *k)
