@@ -709,7 +709,9 @@ static int up_with(struct cli *c, struct up *u)
 	if (geteuid())
 		return err_set(&e, -EACCES, "a node is started by root: sudo space %s", c->command),
 		       cli_fail(c, &e);
-	r = up_conf_make(&u->opt, &u->conf, &e);
+	r = up_net_check(&u->opt, &e);
+	if (r >= 0)
+		r = up_conf_make(&u->opt, &u->conf, &e);
 	if (r < 0)
 		return cli_fail(c, &e);
 	up_front_url(&u->opt, u->api_url);

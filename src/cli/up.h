@@ -64,6 +64,7 @@ void up_nameservers(const char *text, struct conf_network *ret);
 /* Both lists end with NULL. 0, or the exit code: it was said on stderr. */
 int up_net_options(struct cli *c, const char *const *allow, const char *const *nameserver,
 		   struct conf_network *ret);
+int up_net_check(const struct up_options *o, struct err *e);      /* would a gateway take the ranges? */
 void up_net_conf(const struct up_options *o, struct conf *k);
 
 /* Says a step on stderr: "space: making the base template... done (12 s)". */

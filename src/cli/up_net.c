@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/up.h"
+#include "cli/up_exec.h"
 
 #define RESOLV_CONF "/etc/resolv.conf"
 #define RESOLV_CONF_MAX 65536
@@ -32,6 +33,20 @@ int up_net_options(struct cli *c, const char *const *allow, const char *const *n
 				nameserver[i]);
 	}
 	return 0;
+}
+
+/* The table of what nobody can open is the gateway's own. */
+int up_net_check(const struct up_options *o, struct err *e)
+{
+	autofree char *program = x_asprintf("%s/netgtw", o->lib_dir);
+	const char *argv[3 + 2 * CONF_NET_ALLOW_MAX + 1] = { program, "--role", "check" };
+	size_t n = 3;
+
+	for (size_t i = 0; i < CONF_NET_ALLOW_MAX && o->network.allow[i][0]; i++) {
+		argv[n++] = "--allow";
+		argv[n++] = o->network.allow[i];
+	}
+	return n == 3 ? 0 : up_exec(argv, NULL, e);
 }
 
 void up_net_conf(const struct up_options *o, struct conf *k)

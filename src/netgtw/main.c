@@ -116,12 +116,14 @@ static int usage(void)
 		"       netgtw --role inside --sandbox ID\n"
 		"       netgtw --role outside --sandbox ID --internet yes|no [--nameserver ADDRESS]\n"
 		"                   [--allow CIDR]\n"
+		"       netgtw --role check [--allow CIDR]...   (0: outside takes them)\n"
 		"Descriptors from 3 on as node-manager sets them up.\n";
 
 	fputs(text, stderr);
 	return 2;
 }
 
+/* 0, or the exit code: it was said what is wrong. */
 static int options_parse(int argc, char **argv, struct options *o)
 {
 	struct option longs[ARRAY_LEN(option_fns) + 1] = { 0 };
@@ -133,13 +135,15 @@ static int options_parse(int argc, char **argv, struct options *o)
 	limits_init(&o->main.limits);
 	while ((opt = getopt_long(argc, argv, "", longs, NULL)) != -1) {
 		if (opt < 0 || (size_t)opt >= ARRAY_LEN(option_fns))
-			return -1;
+			return usage();
 		if (option_fns[opt].fn(o, optarg, &e) < 0) {
 			fprintf(stderr, "netgtw: --%s: %s\n", option_fns[opt].name, e.text);
-			return -1;
+			return 2;
 		}
 	}
-	return optind != argc || !o->role || !o->main.sandbox[0] ? -1 : 0;
+	if (optind != argc || !o->role || (!o->main.sandbox[0] && !str_eq(o->role, "check")))
+		return usage();
+	return 0;
 }
 
 static int run_main(struct options *o)
@@ -187,13 +191,15 @@ int main(int argc, char **argv)
 {
 	struct options o = { 0 };
 	size_t seed = 0;
+	int r;
 
 	if (argc == 2 && str_eq(argv[1], "--version")) {
 		puts("netgtw " SPACE_VERSION);
 		return 0;
 	}
-	if (options_parse(argc, argv, &o) < 0)
-		return usage();
+	r = options_parse(argc, argv, &o);
+	if (r != 0 || str_eq(o.role, "check"))
+		return r;
 	/* Else jansson opens /dev/urandom, which its jail does not have. */
 	while (seed == 0)
 		if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
