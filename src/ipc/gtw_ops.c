@@ -77,7 +77,6 @@ const struct ipc_op gtw_ops[GTW_OP_COUNT] = {
 	[GTW_INSTALL] = { "gtw-install", OP_REQ(gtw_install), OP_REP(gtw_bundle_rep) },
 	[GTW_BUNDLE] = { "gtw-bundle", OP_REQ(gtw_bundle), OP_REP(gtw_bundle_rep) },
 	[GTW_OPEN] = { "gtw-open" },
-	[GTW_CLOSE] = { "gtw-close" },
 	[GTW_REVOKE] = { "gtw-revoke", OP_REQ(gtw_revoke), OP_REP(gtw_revoke_rep) },
 	[GTW_LEASES] = { "gtw-leases", OP_REQ(gtw_leases), OP_REP(gtw_leases_rep) },
 	[GTW_LOG] = { "gtw-log", OP_REQ(gtw_log), OP_REP(gtw_log_rep) },

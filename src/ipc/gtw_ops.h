@@ -77,8 +77,7 @@ struct gtw_install {
 struct gtw_bundle { char text[BUNDLE_BYTES_MAX]; };
 struct gtw_bundle_rep { uint64_t number; };      /* installed now */
 /*
- * GTW_OPEN (no fields): egress begins; needs an installed identity. GTW_CLOSE (no fields): it ends,
- * flows of the guest are reset before the answer. ServicePorts are not touched by either.
+ * GTW_OPEN (no fields): egress begins; needs an installed identity. ServicePorts are not touched.
  *
  * GTW_REVOKE: the answer is the confirmation: both ends of the stream were reset, what was read and
  * not yet written is thrown away, not one byte passes after it. 0 = all and for good, egress too:
@@ -117,7 +116,6 @@ enum gtw_op {
 	GTW_INSTALL,
 	GTW_BUNDLE,
 	GTW_OPEN,
-	GTW_CLOSE,
 	GTW_REVOKE,
 	GTW_LEASES,
 	GTW_LOG,

@@ -87,20 +87,6 @@ static void control_op_open(struct ipc_call *call, const void *req, int *fds, si
 	ipc_answer(call, NULL, NULL, 0);
 }
 
-static void control_close(struct gtw *g)
-{
-	g->open = false;
-	flow_end_all(g, true, false, WHY_REVOKED);
-	dns_end_all(g);
-}
-
-static void control_op_close(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
-			     void *arg)
-{
-	control_close(arg);
-	ipc_answer(call, NULL, NULL, 0);
-}
-
 static void control_op_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
 			      void *arg)
 {
@@ -111,7 +97,9 @@ static void control_op_revoke(struct ipc_call *call, const void *req, int *fds, 
 	port_accept_all(g);
 	if (r->lease == 0) {
 		g->closed = true;
-		control_close(g);
+		g->open = false;
+		flow_end_all(g, true, false, WHY_REVOKED);
+		dns_end_all(g);
 	}
 	rep.ended = port_revoke(g, r->lease) + flow_revoke(g, r->lease);
 	ipc_answer(call, &rep, NULL, 0);
@@ -204,7 +192,6 @@ static const struct ipc_handler control_handlers[] = {
 	{ &gtw_ops[GTW_INSTALL], control_op_install },
 	{ &gtw_ops[GTW_BUNDLE], control_op_bundle },
 	{ &gtw_ops[GTW_OPEN], control_op_open },
-	{ &gtw_ops[GTW_CLOSE], control_op_close },
 	{ &gtw_ops[GTW_REVOKE], control_op_revoke },
 	{ &gtw_ops[GTW_LEASES], control_op_leases },
 	{ &gtw_ops[GTW_LOG], control_op_log },

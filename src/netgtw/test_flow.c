@@ -218,35 +218,31 @@ static void test_log(void **state)
 	json_decref(log);
 }
 
-static void fresh(bool open, const struct rig_conf *c)
-{
-	rig_stop_processes(&rig);
-	rig_start(&rig, c);
-	rig_install(&rig);
-	if (open)
-		rig_open(&rig);
-}
-
 static void test_not_open(void **state)
 {
 	struct rig_conf c = { .program = netgtw_path };
 	json_t *log;
 	int a, b;
 
-	fresh(false, &c);
+	rig_stop_processes(&rig);
+	rig_start(&rig, &c);
+	rig_install(&rig);
 	refused(SERVER, 80);
 	log = rig_log(&rig);
 	assert_string_equal(field(log, "out", SERVER, "reason"), "not-open");
 	json_decref(log);
 	rig_open(&rig);
 	through(SERVER, 80, &a, &b);
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_CLOSE], "r", NULL, NULL, 0, NULL, NULL,
-				       NULL, RIG_WAIT_MS, NULL),
-			 0);
+	assert_int_equal(rig_revoke(&rig, 0), 0);
 	assert_true(rig_was_reset(a));
 	assert_true(rig_was_reset(b));
 	close(a);
 	close(b);
+	/* For good. */
+	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_OPEN], "r", NULL, NULL, 0, NULL, NULL,
+				       NULL, RIG_WAIT_MS, NULL),
+			 -EACCES);
+	refused(SERVER, 80);
 }
 
 static void test_no_internet(void **state)
@@ -255,7 +251,7 @@ static void test_no_internet(void **state)
 	struct rig_conf c = { .program = netgtw_path, .outside_args = args };
 	json_t *log;
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	refused(SERVER, 80);
 	log = rig_log(&rig);
 	assert_string_equal(field(log, "out", SERVER, "reason"), "no-internet");
@@ -269,7 +265,7 @@ static void test_opened_range(void **state)
 	struct rig_conf c = { .program = netgtw_path, .outside_args = args };
 	int a, b;
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	through("10.1.2.3", 80, &a, &b);
 	close(a);
 	close(b);
@@ -285,7 +281,7 @@ static void test_limits(void **state)
 	struct rig_conf c = { .program = netgtw_path, .main_args = args };
 	int a[3], b[3];
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	for (int i = 0; i < 3; i++)
 		through(SERVER, 80, &a[i], &b[i]);
 	refused(SERVER, 80);
@@ -311,7 +307,7 @@ static void test_bandwidth(void **state)
 	size_t sent = 0, got = 0;
 	int a, b;
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	through(SERVER, 80, &a, &b);
 	while (got < sizeof(block)) {
 		ssize_t n;
@@ -379,7 +375,7 @@ static void test_churn(void **state)
 	bool shut[64][2] = { 0 };
 	size_t before;
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	rig_counter(&rig, "flows_open");
 	before = main_fds();
 	srand(1);
@@ -414,7 +410,7 @@ static void test_descriptors(void **state)
 	struct rig_conf c = { .program = netgtw_path, .files = 500 };
 	int a[16], b[16];
 
-	fresh(true, &c);
+	rig_fresh(&rig, &c);
 	/* (500 - 456) / 2 = 22, a quarter of them for leases. */
 	for (int i = 0; i < 16; i++)
 		through(SERVER, 80, &a[i], &b[i]);
@@ -443,7 +439,7 @@ static void test_death(void **state)
 	for (int victim = 0; victim < 3; victim++) {
 		int a, b;
 
-		fresh(true, &c);
+		rig_fresh(&rig, &c);
 		through(SERVER, 80, &a, &b);
 		kill(rig.pid[victim], SIGKILL);
 		if (!rig_wait(a, POLLIN, RIG_WAIT_MS))
@@ -464,9 +460,7 @@ static int start(void **state)
 	rig_net(&rig);
 	servers[0] = rig_listen(&rig, RIG_INTERNET, "0.0.0.0", 80);
 	servers[1] = rig_listen(&rig, RIG_INTERNET, "::", 80);
-	rig_start(&rig, &c);
-	rig_install(&rig);
-	rig_open(&rig);
+	rig_fresh(&rig, &c);
 	return 0;
 }
 

@@ -27,16 +27,6 @@ static const char *netgtw_path;
 static struct rig rig;
 static int server;                   /* in the guest, on PORT */
 
-static void fresh(const char *const *args)
-{
-	struct rig_conf c = { .program = netgtw_path, .main_args = args };
-
-	rig_stop_processes(&rig);
-	rig_start(&rig, &c);
-	rig_install(&rig);
-	rig_open(&rig);
-}
-
 static void swap(int a, int b)
 {
 	char got[6];
@@ -298,17 +288,6 @@ static void test_stranger(void **state)
 
 /* ---- Revocation ---- */
 
-static uint64_t revoke_lease(uint64_t lease)
-{
-	struct gtw_revoke q = { lease };
-	struct gtw_revoke_rep rep;
-
-	assert_int_equal(ipc_sync_call(rig.ctl, &gtw_ops[GTW_REVOKE], "r", &q, NULL, 0, &rep, NULL,
-				       NULL, RIG_WAIT_MS, NULL),
-			 0);
-	return rep.ended;
-}
-
 static void test_revoke(void **state)
 {
 	static char block[1 << 20];
@@ -326,8 +305,8 @@ static void test_revoke(void **state)
 		sent += n;
 	while (rig_wait(b, POLLOUT, 100) && send(b, block, sizeof(block), MSG_DONTWAIT) > 0)
 		;
-	assert_int_equal(revoke_lease(p.lease), 1);
-	assert_int_equal(revoke_lease(p.lease), 0);
+	assert_int_equal(rig_revoke(&rig, p.lease), 1);
+	assert_int_equal(rig_revoke(&rig, p.lease), 0);
 	/* What reached the guest's kernel before may be read there, no more; then the reset. */
 	for (n = 0; rig_wait(b, POLLIN, RIG_WAIT_MS);) {
 		ssize_t got = recv(b, block, sizeof(block), 0);
@@ -363,7 +342,7 @@ static void test_revoke_dialling(void **state)
 				  json_array_get(rep.leases, i), "lease")) == p.lease;
 	ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
 	assert_true(listed);
-	assert_int_equal(revoke_lease(p.lease), 1);
+	assert_int_equal(rig_revoke(&rig, p.lease), 1);
 	rig_send(b, "\0", 1);
 	assert_int_equal(rig_verdict(a), 0);
 	/* The door says yes too late: what comes of it is reset. */
@@ -381,7 +360,7 @@ static void test_leases(void **state)
 	unsigned verdict;
 	int a, b;
 
-	fresh(NULL);
+	rig_fresh(&rig, &(struct rig_conf){ .program = netgtw_path });
 	a = rig_port(&rig, PORT, &verdict);
 	b = rig_accept(server);
 	swap(a, b);
@@ -394,7 +373,7 @@ static void test_leases(void **state)
 	assert_true(rep.installed && rep.open && !rep.closed && rep.generation == RIG_GENERATION);
 	ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
 	/* All and for good: the stream, the way in, the way out. */
-	assert_int_equal(revoke_lease(0), 1);
+	assert_int_equal(rig_revoke(&rig, 0), 1);
 	assert_true(rig_was_reset(b));
 	close(a);
 	close(b);
@@ -415,7 +394,7 @@ static void test_limit(void **state)
 	int a[3], b[2];
 	unsigned verdict;
 
-	fresh(args);
+	rig_fresh(&rig, &(struct rig_conf){ .program = netgtw_path, .main_args = args });
 	for (int i = 0; i < 2; i++) {
 		a[i] = rig_port(&rig, PORT, &verdict);
 		assert_int_equal(verdict, GTW_OK);
@@ -461,7 +440,7 @@ static void test_install(void **state)
 	uint8_t public[KEY_PUBLIC_BYTES];
 	struct err e;
 
-	fresh(NULL);
+	rig_fresh(&rig, &(struct rig_conf){ .program = netgtw_path });
 	id = rig.id;
 	assert_int_equal(key_generate("root", &other, public), 0);
 	assert_int_equal(install(&id, 3, &rig.root, &e), 0);
@@ -504,13 +483,9 @@ static void test_before_install(void **state)
 
 static int start(void **state)
 {
-	struct rig_conf c = { .program = netgtw_path };
-
 	rig_net(&rig);
 	server = rig_listen(&rig, RIG_GUEST, "0.0.0.0", PORT);
-	rig_start(&rig, &c);
-	rig_install(&rig);
-	rig_open(&rig);
+	rig_fresh(&rig, &(struct rig_conf){ .program = netgtw_path });
 	return 0;
 }
 

@@ -397,6 +397,25 @@ void rig_open(struct rig *r)
 		fail_msg("open: %s", e.text);
 }
 
+void rig_fresh(struct rig *r, const struct rig_conf *c)
+{
+	rig_stop_processes(r);
+	rig_start(r, c);
+	rig_install(r);
+	rig_open(r);
+}
+
+uint64_t rig_revoke(struct rig *r, uint64_t lease)
+{
+	struct gtw_revoke q = { lease };
+	struct gtw_revoke_rep rep;
+
+	assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_REVOKE], "r", &q, NULL, 0, &rep,
+				       NULL, NULL, RIG_WAIT_MS, NULL),
+			 0);
+	return rep.ended;
+}
+
 /* ---- Sockets ---- */
 
 int rig_socket(struct rig *r, enum rig_ns ns, int family, int type)

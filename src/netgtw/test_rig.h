@@ -47,6 +47,9 @@ void rig_stop(struct rig *r);                                /* all */
 void rig_stop_processes(struct rig *r);
 void rig_install(struct rig *r);
 void rig_open(struct rig *r);                                /* GTW_OPEN */
+/* The processes before, if there are any, end; new ones with their identity, open. */
+void rig_fresh(struct rig *r, const struct rig_conf *c);
+uint64_t rig_revoke(struct rig *r, uint64_t lease);          /* GTW_REVOKE; how many ended */
 void rig_enter(struct rig *r, enum rig_ns ns);
 void rig_leave(struct rig *r);
 void rig_sh(struct rig *r, enum rig_ns ns, const char *program, const char *arg,
