@@ -23,16 +23,6 @@ static const struct ipc_field gtw_bundle_rep_fields[] = {
 	IPC_F_END,
 };
 
-static const struct ipc_field gtw_revoke_fields[] = {
-	IPC_F_U64(struct gtw_revoke, lease, 0),
-	IPC_F_END,
-};
-
-static const struct ipc_field gtw_revoke_rep_fields[] = {
-	IPC_F_U64(struct gtw_revoke_rep, ended, 0),
-	IPC_F_END,
-};
-
 static const struct ipc_field gtw_leases_fields[] = {
 	IPC_F_U64_OPT(struct gtw_leases, after, 0),
 	IPC_F_END,
@@ -77,7 +67,7 @@ const struct ipc_op gtw_ops[GTW_OP_COUNT] = {
 	[GTW_INSTALL] = { "gtw-install", OP_REQ(gtw_install), OP_REP(gtw_bundle_rep) },
 	[GTW_BUNDLE] = { "gtw-bundle", OP_REQ(gtw_bundle), OP_REP(gtw_bundle_rep) },
 	[GTW_OPEN] = { "gtw-open" },
-	[GTW_REVOKE] = { "gtw-revoke", OP_REQ(gtw_revoke), OP_REP(gtw_revoke_rep) },
+	[GTW_REVOKE] = { "gtw-revoke", OP_REQ(ipc_revoke), OP_REP(ipc_revoke_rep) },
 	[GTW_LEASES] = { "gtw-leases", OP_REQ(gtw_leases), OP_REP(gtw_leases_rep) },
 	[GTW_LOG] = { "gtw-log", OP_REQ(gtw_log), OP_REP(gtw_log_rep) },
 	[GTW_STATS] = { "gtw-stats", OP_REP(gtw_stats_rep) },

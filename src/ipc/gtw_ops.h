@@ -15,6 +15,7 @@
 
 #include "identity/identity_limits.h"
 #include "ipc/ipc.h"
+#include "ipc/revoke.h"
 
 /* ---- The network of a sandbox, seen from inside it (docs/network.md) ---- */
 #define GTW_GUEST_V4 "10.0.2.15"
@@ -79,12 +80,9 @@ struct gtw_bundle_rep { uint64_t number; };      /* installed now */
 /*
  * GTW_OPEN (no fields): egress begins; needs an installed identity. ServicePorts are not touched.
  *
- * GTW_REVOKE: the answer is the confirmation: both ends of the stream were reset, what was read and
- * not yet written is thrown away, not one byte passes after it. 0 = all and for good, egress too:
- * this process serves nothing any more.
+ * GTW_REVOKE (struct ipc_revoke): both ends of the stream are reset, and what was read and not yet
+ * written is thrown away. 0: egress too.
  */
-struct gtw_revoke { uint64_t lease; };
-struct gtw_revoke_rep { uint64_t ended; };
 struct gtw_leases { uint64_t after; };
 struct gtw_leases_rep {
 	json_t *leases;                          /* [{"lease","port","in","out"}] by number, after `after` */

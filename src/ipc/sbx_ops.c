@@ -89,16 +89,6 @@ static const struct ipc_field bridge_attach_fields[] = {
 	IPC_F_END,
 };
 
-static const struct ipc_field bridge_revoke_fields[] = {
-	IPC_F_U64(struct bridge_revoke, lease, 0),
-	IPC_F_END,
-};
-
-static const struct ipc_field bridge_revoke_rep_fields[] = {
-	IPC_F_U64(struct bridge_revoke_rep, ended, 0),
-	IPC_F_END,
-};
-
 static const struct ipc_field bridge_leases_fields[] = {
 	IPC_F_U64_OPT(struct bridge_leases, after, 0),
 	IPC_F_END,
@@ -134,6 +124,6 @@ const struct ipc_op sbx_ops[SBX_OP_COUNT] = {
 
 const struct ipc_op bridge_ops[BRIDGE_OP_COUNT] = {
 	[BRIDGE_ATTACH] = { "attach", OP_REQ(bridge_attach), .req_fds = 1 },
-	[BRIDGE_REVOKE] = { "revoke", OP_REQ(bridge_revoke), OP_REP(bridge_revoke_rep) },
+	[BRIDGE_REVOKE] = { "revoke", OP_REQ(ipc_revoke), OP_REP(ipc_revoke_rep) },
 	[BRIDGE_LEASES] = { "leases", OP_REQ(bridge_leases), OP_REP(bridge_leases_rep) },
 };

@@ -7,6 +7,7 @@
 
 #include "identity/identity_limits.h"
 #include "ipc/ipc.h"
+#include "ipc/revoke.h"
 
 #define SBX_SPEC_MAX 49152               /* JSON text of a life-cycle spec */
 
@@ -87,8 +88,7 @@ extern const struct ipc_field sbx_revoked_fields[], sbx_progress_fields[];
  * sbx-manager's uid only) ----
  */
 struct bridge_attach { uint64_t generation; char activation[ID_ACTIVATION_HEX + 1]; };     /* [0] the guest channel; once per channel; answers when RESET-ACK was seen */
-struct bridge_revoke { uint64_t lease; };                               /* 0 = all and for good: no data connection (kind 0) is accepted any more. Answer = confirmation: not one byte passes after it */
-struct bridge_revoke_rep { uint64_t ended; };
+/* BRIDGE_REVOKE: struct ipc_revoke; 0: no data connection (kind 0) is accepted any more */
 struct bridge_leases { uint64_t after; };
 struct bridge_leases_rep { json_t *leases; uint64_t next; bool attached, closed /* all was revoked for good */; uint64_t generation; };   /* [{"lease","in","out"}] by number, after `after`; next 0 = end */
 struct bridge_lost { char reason[128]; };                               /* event "channel-lost": the guest channel broke or the guest broke a rule */

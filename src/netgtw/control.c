@@ -90,9 +90,9 @@ static void control_op_open(struct ipc_call *call, const void *req, int *fds, si
 static void control_op_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
 			      void *arg)
 {
-	const struct gtw_revoke *r = req;
+	const struct ipc_revoke *r = req;
 	struct gtw *g = arg;
-	struct gtw_revoke_rep rep = { 0 };
+	struct ipc_revoke_rep rep = { 0 };
 
 	port_accept_all(g);
 	if (r->lease == 0) {

@@ -407,8 +407,8 @@ void rig_fresh(struct rig *r, const struct rig_conf *c)
 
 uint64_t rig_revoke(struct rig *r, uint64_t lease)
 {
-	struct gtw_revoke q = { lease };
-	struct gtw_revoke_rep rep;
+	struct ipc_revoke q = { lease };
+	struct ipc_revoke_rep rep;
 
 	assert_int_equal(ipc_sync_call(rig_ctl(r), &gtw_ops[GTW_REVOKE], "r", &q, NULL, 0, &rep,
 				       NULL, NULL, RIG_WAIT_MS, NULL),

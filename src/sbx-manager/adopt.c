@@ -87,33 +87,6 @@ static struct adopt_exec *adopt_find(struct adopt_list *l, const struct record *
 	return NULL;
 }
 
-static int adopt_ask(struct ipc_sync *c, enum bridge_op op, const void *req, void *rep,
-		     int64_t until_ms, struct err *e)
-{
-	int64_t left = until_ms - clock_mono_ms();
-
-	return ipc_sync_call(c, &bridge_ops[op], "", req, NULL, 0, rep, NULL, NULL,
-			     left > 0 ? (int)left : 0, e);
-}
-
-/* Streams of before the restart: their node-api connection is gone, so nobody holds them. */
-static int adopt_revoke_leases(struct ipc_sync *c, json_t *leases, int64_t until_ms, struct err *e)
-{
-	json_t *item;
-	size_t i;
-	int r = 0;
-
-	json_array_foreach(leases, i, item) {
-		struct bridge_revoke q = { .lease = (uint64_t)json_integer_value(
-						   json_object_get(item, "lease")) };
-		struct bridge_revoke_rep rep;
-
-		if (r == 0 && q.lease != 0)
-			r = adopt_ask(c, BRIDGE_REVOKE, &q, &rep, until_ms, e);
-	}
-	return r;
-}
-
 static int adopt_bridge(struct job *j, struct err *e)
 {
 	int64_t until_ms = clock_mono_ms() + ADOPT_CONTROL_MS;
@@ -125,7 +98,8 @@ static int adopt_bridge(struct job *j, struct err *e)
 		struct bridge_leases_rep rep = { 0 };
 
 		if (r == 0)
-			r = adopt_ask(c, BRIDGE_LEASES, &q, &rep, until_ms, e);
+			r = ipc_sync_call(c, &bridge_ops[BRIDGE_LEASES], "", &q, NULL, 0, &rep,
+					  NULL, NULL, job_left_ms(until_ms), e);
 		if (r < 0)
 			break;
 		if (!rep.attached || rep.generation != j->rec.id.generation)
@@ -134,7 +108,7 @@ static int adopt_bridge(struct job *j, struct err *e)
 			r = err_set(e, -ESHUTDOWN,
 				    "the execution was being ended when the node service ended");
 		if (r == 0)
-			r = adopt_revoke_leases(c, rep.leases, until_ms, e);
+			r = revoke_leases(c, &bridge_ops[BRIDGE_REVOKE], "", rep.leases, until_ms, e);
 		q.after = rep.next;
 		ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
 	} while (r == 0 && q.after != 0);

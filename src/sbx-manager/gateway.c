@@ -127,8 +127,8 @@ int gateway_open(struct job *j, struct err *e)
 
 int gateway_revoke(struct job *j, int timeout_ms, struct err *e)
 {
-	struct gtw_revoke q = { .lease = 0 };
-	struct gtw_revoke_rep rep = { 0 };
+	struct ipc_revoke q = { .lease = 0 };
+	struct ipc_revoke_rep rep = { 0 };
 
 	return gateway_ask(j, GTW_REVOKE, &q, &rep, timeout_ms, e);
 }
@@ -200,33 +200,6 @@ static int gateway_verify(struct job *j, struct err *e)
 	return job_nm(j, NM_VERIFY, &v, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
 }
 
-/* All questions about its leases together have this long. */
-static int gateway_left(int64_t until_ms)
-{
-	int64_t left = until_ms - clock_mono_ms();
-
-	return left > 1 ? (int)left : 1;
-}
-
-static int gateway_drop_leases(struct job *j, struct ipc_sync *c, json_t *leases, int64_t until_ms,
-			       struct err *e)
-{
-	json_t *item;
-	size_t i;
-	int r = 0;
-
-	json_array_foreach(leases, i, item) {
-		struct gtw_revoke q = { .lease = (uint64_t)json_integer_value(
-						json_object_get(item, "lease")) };
-		struct gtw_revoke_rep rep;
-
-		if (r == 0 && q.lease != 0)
-			r = ipc_sync_call(c, &gtw_ops[GTW_REVOKE], j->req_id, &q, NULL, 0, &rep,
-					  NULL, NULL, gateway_left(until_ms), e);
-	}
-	return r;
-}
-
 /* Its leases, page by page; drop: nobody holds them any more. */
 static int gateway_leases(struct job *j, bool drop, struct err *e)
 {
@@ -241,15 +214,13 @@ static int gateway_leases(struct job *j, bool drop, struct err *e)
 		struct gtw_leases_rep rep = { 0 };
 
 		r = ipc_sync_call(c, &gtw_ops[GTW_LEASES], j->req_id, &q, NULL, 0, &rep, NULL, NULL,
-				  gateway_left(until), e);
+				  job_left_ms(until), e);
 		if (r < 0)
 			break;
 		if (rep.closed || rep.generation != j->rec.id.generation)
 			r = err_set(e, -ESHUTDOWN, "it serves nothing any more");
-		else if (clock_mono_ms() >= until)
-			r = err_set(e, -ETIMEDOUT, "its list of leases does not end");
 		if (r == 0 && drop)
-			r = gateway_drop_leases(j, c, rep.leases, until, e);
+			r = revoke_leases(c, &gtw_ops[GTW_REVOKE], j->req_id, rep.leases, until, e);
 		q.after = drop ? rep.next : 0;
 		ipc_done(gtw_ops[GTW_LEASES].rep, &rep);
 	} while (r == 0 && q.after != 0);

@@ -283,3 +283,10 @@ int job_fault(const char *name, struct err *e)
 
 	return r < 0 ? err_errno(e, r, "The failpoint %s", name) : 0;
 }
+
+int job_left_ms(int64_t until_ms)
+{
+	int64_t left = until_ms - clock_mono_ms();
+
+	return left > 0 ? (int)left : 0;
+}

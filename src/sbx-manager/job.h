@@ -63,9 +63,16 @@ void job_step(struct job *j, const char *name);      /* the time since the last 
 void job_event(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));   /* kept with the sandbox, for its log */
 void job_take_vm(struct job *j);                     /* the watched control connection, if there is one */
 int job_fault(const char *name, struct err *e);      /* a failpoint: 0 or its error */
+int job_left_ms(int64_t until_ms);                   /* of several questions that share a time; 0: over, as ipc_sync_call has it */
 
 /* ---- revoke.c ---- */
 int revoke_execution(struct job *j, struct err *e);  /* the fixed order; afterwards nothing passes any more */
+/*
+ * Those of before a restart: the node-api connection that had them is gone. Of a page of leases of
+ * the bridge or the gateway; op: its revocation.
+ */
+int revoke_leases(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, json_t *leases,
+		  int64_t until_ms, struct err *e);
 
 /* ---- exec.c: how an execution begins and ends ---- */
 /*

@@ -34,8 +34,8 @@ static void revoke_cut(void *arg)
 
 static int revoke_bridge(struct job *j, int timeout_ms, struct err *e)
 {
-	struct bridge_revoke q = { .lease = 0 };
-	struct bridge_revoke_rep rep = { 0 };
+	struct ipc_revoke q = { .lease = 0 };
+	struct ipc_revoke_rep rep = { 0 };
 	struct ipc_sync *c = NULL;
 	int r = exec_control_open(j, 0, &c, e);
 
@@ -63,11 +63,10 @@ static int revoke_tell(struct job *j, const char *what, uint64_t pid,
 		       int (*tell)(struct job *j, int timeout_ms, struct err *e), int64_t until_ms,
 		       struct err *e)
 {
-	int64_t left = until_ms - clock_mono_ms();
 	struct err why = { 0 };
 	bool gone;
 
-	if (pid == 0 || tell(j, left > 1 ? (int)left : 1, &why) == 0)
+	if (pid == 0 || tell(j, job_left_ms(until_ms), &why) == 0)
 		return 0;
 	/*
 	 * Nobody listens there any more: nothing passes either; killed all the same, for the case
@@ -100,4 +99,23 @@ int revoke_execution(struct job *j, struct err *e)
 		return r;
 	r = sbx_in_loop(j->s, revoke_cut, j);
 	return r < 0 ? err_set(e, r, "The node service is ending.") : 0;
+}
+
+int revoke_leases(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, json_t *leases,
+		  int64_t until_ms, struct err *e)
+{
+	json_t *item;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach(leases, i, item) {
+		struct ipc_revoke q = { .lease = (uint64_t)json_integer_value(
+						json_object_get(item, "lease")) };
+		struct ipc_revoke_rep rep;
+
+		if (r == 0 && q.lease != 0)
+			r = ipc_sync_call(c, op, req_id, &q, NULL, 0, &rep, NULL, NULL,
+					  job_left_ms(until_ms), e);
+	}
+	return r;
 }

@@ -26,7 +26,7 @@ static struct gateway_place {
 	unsigned starts, installs, opens, bundles, revokes, kills;
 	unsigned fail_starts;                /* so many to come */
 	struct gtw_install who;
-	bool internet, closed, deaf, refuse_bundle;
+	bool internet, closed, deaf, endless, refuse_bundle;
 	struct ipc_call *unanswered;
 	uint64_t bundle, revoked[8];
 	char order[64];                      /* of what came: I, O, B, R */
@@ -85,10 +85,10 @@ static void do_open(struct ipc_call *call, const void *req, int *fds, size_t n_f
 
 static void do_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
 {
-	struct gtw_revoke_rep rep = { .ended = 1 };
+	struct ipc_revoke_rep rep = { .ended = 1 };
 
 	if (gw.revokes < ARRAY_LEN(gw.revoked))
-		gw.revoked[gw.revokes] = ((const struct gtw_revoke *)req)->lease;
+		gw.revoked[gw.revokes] = ((const struct ipc_revoke *)req)->lease;
 	gw.revokes++;
 	note('R');
 	if (gw.deaf)
@@ -104,7 +104,7 @@ static void do_leases(struct ipc_call *call, const void *req, int *fds, size_t n
 
 	rep.leases = q->after ? json_pack("[{s:i}]", "lease", 9)
 			      : json_pack("[{s:i}, {s:i}]", "lease", 4, "lease", 5);
-	rep.next = q->after ? 0 : 5;
+	rep.next = gw.endless ? q->after + 1 : q->after ? 0 : 5;
 	ipc_answer(call, &rep, NULL, 0);
 	json_decref(rep.leases);
 }
@@ -480,6 +480,11 @@ static void test_adopt(void **state)
 	gw_dies();
 	job_start(job_new(&fx->s, "adopt", SANDBOX, "", run_adopt));
 	TURN_UNTIL(gw.starts == 2 && up());
+	/* One that is in a guest's hands, and always has another page. */
+	gateway_forget(rig_box());
+	gw.endless = true;
+	job_start(job_new(&fx->s, "adopt", SANDBOX, "", run_adopt));
+	TURN_UNTIL(up());
 }
 
 static int run_revoke(struct job *j, struct err *e)
@@ -502,7 +507,7 @@ static void test_revoke(void **state)
 	TURN_UNTIL(gw.kills == 1 && idle());
 	assert_int_equal(gw.revokes, 2);
 	assert_true(rig_box()->ending);
-	ipc_answer(gw.unanswered, &(struct gtw_revoke_rep){ 0 }, NULL, 0);     /* to nobody */
+	ipc_answer(gw.unanswered, &(struct ipc_revoke_rep){ 0 }, NULL, 0);     /* to nobody */
 	/* What ends is not started again. */
 	report_end();
 	for (unsigned i = 0; i < 5; i++)

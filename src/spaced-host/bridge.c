@@ -15,7 +15,7 @@ struct revoke {
 	struct list node;
 	struct ipc_call *call;
 	uint64_t at;                 /* confirmed when so many bytes have gone into the channel */
-	struct bridge_revoke_rep rep;
+	struct ipc_revoke_rep rep;
 };
 
 static void bridge_op_attach(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
@@ -56,7 +56,7 @@ void bridge_attach_done(struct bridge *b, const struct err *e)
 static void bridge_op_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
 			     void *arg)
 {
-	const struct bridge_revoke *r = req;
+	const struct ipc_revoke *r = req;
 	struct bridge *b = arg;
 	struct revoke *v;
 	struct err e = { 0 };

@@ -342,8 +342,8 @@ static int lease_open(struct fixture *f, uint64_t lease)
 
 static int bridge_revoke_now(struct fixture *f, uint64_t lease, int timeout_ms, uint64_t *ret_ended)
 {
-	struct bridge_revoke q = { .lease = lease };
-	struct bridge_revoke_rep rep = { 0 };
+	struct ipc_revoke q = { .lease = lease };
+	struct ipc_revoke_rep rep = { 0 };
 	struct ipc_sync *c = NULL;
 	struct err e = { 0 };
 	int r;
