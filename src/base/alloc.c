@@ -1,5 +1,6 @@
 #include "base/alloc.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -62,6 +63,12 @@ char *x_asprintf(const char *fmt, ...)
 	if (r < 0)
 		abort();
 	return p;
+}
+
+void x_give_back(void)
+{
+	mallopt(M_MMAP_THRESHOLD, 65536);
+	mallopt(M_TRIM_THRESHOLD, 65536);
 }
 
 void auto_free_ptr(void *pp)

@@ -14,6 +14,12 @@ char *x_strdup(const char *s);                    /* NULL in, NULL out */
 char *x_strndup(const char *s, size_t n);
 char *x_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/*
+ * From here on large buffers go back to the kernel as soon as they are freed: a slow reader leaves
+ * nothing behind. At the beginning of a program.
+ */
+void x_give_back(void);
+
 void auto_free_ptr(void *pp);                     /* for autofree */
 
 /* The variable is freed at the end of its scope; hand it over with TAKE(). */

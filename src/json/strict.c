@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
+#include <sys/random.h>
 
 /*
  * Depth is counted on the text, before the parser recurses. Up to the first syntax error this scan
@@ -79,4 +80,15 @@ json_t *strict_parse(const char *p, size_t n, unsigned max_depth, struct err *e)
 		return NULL;
 	}
 	return v;
+}
+
+int strict_seed(void)
+{
+	size_t seed = 0;
+
+	while (seed == 0)                /* which jansson takes for none */
+		if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+			return -EIO;
+	json_object_seed(seed);
+	return 0;
 }

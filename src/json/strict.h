@@ -20,4 +20,10 @@
  */
 json_t *strict_parse(const char *p, size_t n, unsigned max_depth, struct err *e);
 
+/*
+ * Seeds jansson's tables, in a program whose jail has no /dev/urandom, where jansson would look.
+ * Before the first object. -EIO
+ */
+int strict_seed(void);
+
 #endif

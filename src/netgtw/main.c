@@ -1,14 +1,13 @@
 /* netgtw: options and role. What it does stands in gtw.h, inside.c and outside.h. */
 #include <errno.h>
 #include <getopt.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "json/strict.h"
 #include "netgtw/gtw.h"
 #include "netgtw/inside.h"
 #include "netgtw/outside.h"
@@ -190,7 +189,6 @@ static int run_outside(struct options *o)
 int main(int argc, char **argv)
 {
 	struct options o = { 0 };
-	size_t seed = 0;
 	int r;
 
 	if (argc == 2 && str_eq(argv[1], "--version")) {
@@ -200,14 +198,9 @@ int main(int argc, char **argv)
 	r = options_parse(argc, argv, &o);
 	if (r != 0 || str_eq(o.role, "check"))
 		return r;
-	/* Else jansson opens /dev/urandom, which its jail does not have. */
-	while (seed == 0)
-		if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-			return 1;
-	json_object_seed(seed);
-	/* Large buffers go back to the kernel at once: a slow reader leaves nothing behind. */
-	mallopt(M_MMAP_THRESHOLD, 65536);
-	mallopt(M_TRIM_THRESHOLD, 65536);
+	if (strict_seed() < 0)
+		return 1;
+	x_give_back();
 	log_open("netgtw", o.main.sandbox);
 	if (str_eq(o.role, "main") && o.has_peer && o.has_key && o.main.generation)
 		return run_main(&o);

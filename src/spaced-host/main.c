@@ -1,12 +1,12 @@
 /* spaced-host: options, the two descriptors, the loop. What it does stands in bridge.h. */
 #include <getopt.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "json/strict.h"
 #include "spaced-host/bridge.h"
 
 #define BRIDGE_STREAM_FD 3
@@ -57,7 +57,6 @@ int main(int argc, char **argv)
 	struct bridge *b = NULL;
 	struct err e = { 0 };
 	struct loop *l;
-	size_t seed = 0;
 	int r;
 
 	if (argc == 2 && str_eq(argv[1], "--version")) {
@@ -66,14 +65,9 @@ int main(int argc, char **argv)
 	}
 	if (main_parse(argc, argv, &conf) < 0)
 		return main_usage();
-	/* Else jansson opens /dev/urandom, which its jail does not have. */
-	while (seed == 0)
-		if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-			return 1;
-	json_object_seed(seed);
-	/* Large buffers go back to the kernel at once: a slow reader leaves nothing behind. */
-	mallopt(M_MMAP_THRESHOLD, 65536);
-	mallopt(M_TRIM_THRESHOLD, 65536);
+	if (strict_seed() < 0)
+		return 1;
+	x_give_back();
 	log_open("spaced-host", conf.sandbox);
 	l = loop_new();
 	if (!l || bridge_new(l, BRIDGE_STREAM_FD, BRIDGE_CONTROL_FD, &conf, &b, &e) < 0) {
