@@ -26,9 +26,6 @@
 #define KILL "{\"process\":{\"pid\":%d},\"signal\":\"SIGNAL_SIGKILL\"}"
 #define PTY_INPUT(b64) "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"" b64 "\"}}"
 
-static const char *binary;
-static struct host host;
-
 struct seen { int64_t idle, requests, commands, init, request, command, input; };
 
 static struct seen look(void)
@@ -71,19 +68,6 @@ static void assert_since(int64_t since_ms, int64_t t0)
 	if (since_ms < 0 || since_ms > clock_mono_ms() - t0 + 1)
 		fail_msg("%lld ms ago, not %lld", (long long)since_ms,
 			 (long long)(clock_mono_ms() - t0));
-}
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
 }
 
 static void kill_pid(int pid)
@@ -297,11 +281,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_checks),	   cmocka_unit_test(test_background),
 	};
 
-	if (argc < 2)
+	if (!host_args(argc, argv))
 		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }

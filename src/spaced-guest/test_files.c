@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,23 +21,6 @@
 
 #define OCTETS "Content-Type: application/octet-stream\r\n"
 #define NOBODY "Authorization: Basic bm9ib2R5Og==\r\n"
-
-static const char *binary;
-static struct host host;
-static char dir[64];
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
-}
 
 /* A target for a path below the test's folder. */
 static const char *at(const char *path)
@@ -83,11 +65,6 @@ static size_t entries(const char *path)
 		n++;
 	closedir(d);
 	return n - 2;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *w)
-{
-	return remove(path);
 }
 
 static void test_up_and_down(void **state)
@@ -611,18 +588,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_filesystem),     cmocka_unit_test(test_big_folder),
 		cmocka_unit_test(test_parallel),       cmocka_unit_test(test_rate),
 	};
-	int r;
 
-	if (argc < 2)
+	if (!host_args(argc, argv))
 		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	str_copy(dir, sizeof(dir), "/tmp/space-test-files.XXXXXX");
-	if (!mkdtemp(dir) || chmod(dir, 0755) < 0)
-		return 2;
-	r = cmocka_run_group_tests(tests, setup, teardown);
-	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-	return r;
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,7 +23,48 @@
 #include "base/fd.h"
 #include "base/str.h"
 
+struct host host;
+char dir[64];
+static const char *binary;
 static char text[CALL_MAX / 32];
+
+bool host_args(int argc, char **argv)
+{
+	if (argc < 2)
+		return false;
+	binary = argv[1];
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	return true;
+}
+
+int host_setup(void **state)
+{
+	str_copy(dir, sizeof(dir), "/tmp/space-test-guest.XXXXXX");
+	if (!mkdtemp(dir) || chmod(dir, 0755) < 0)
+		return -1;
+	host_start(&host);
+	host_init(&host, "root");
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *w)
+{
+	return remove(path);
+}
+
+void host_remove(const char *path)
+{
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
+int host_teardown(void **state)
+{
+	host_stop(&host);
+	host_remove(dir);
+	return 0;
+}
 
 static void make_cgroup(struct host *h)
 {
@@ -46,7 +88,7 @@ static void make_cgroup(struct host *h)
 	}
 }
 
-void host_start(struct host *h, const char *binary)
+void host_start(struct host *h)
 {
 	char *argv[] = { (char *)binary, "--no-init", "--channel-fd", "3", "--cgroup",
 			 h->cgroup,	 NULL };

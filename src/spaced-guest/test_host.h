@@ -46,7 +46,18 @@ struct host {
 	} \
 } while (0)
 
-void host_start(struct host *h, const char *binary);
+/*
+ * What the tests of a program share: an agent, and a folder that everybody may enter. argv[1] = the
+ * agent's program, argv[2] = a filter of cmocka's; false: none is named.
+ */
+extern struct host host;
+extern char dir[64];
+bool host_args(int argc, char **argv);
+int host_setup(void **state);                            /* for the group */
+int host_teardown(void **state);
+
+void host_remove(const char *path);                      /* a folder and what is in it, but not what is mounted there */
+void host_start(struct host *h);
 void host_stop(struct host *h);
 void host_connect(struct host *h);                       /* RESET until READY */
 bool host_turn(struct host *h, int wait_ms);             /* moves what can be moved; false = nothing came in wait_ms */

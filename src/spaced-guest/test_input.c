@@ -23,22 +23,6 @@
 #define PID_ONLY "{\"process\":{\"pid\":%d}}"
 #define KILL "{\"process\":{\"pid\":%d},\"signal\":\"SIGNAL_SIGKILL\"}"
 
-static const char *binary;
-static struct host host;
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
-}
-
 static size_t envelope(char *dst, size_t size, const char *json)
 {
 	uint32_t be = htonl((uint32_t)strlen(json));
@@ -616,11 +600,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_no_pings_for_a_stalled_reader),
 	};
 
-	if (argc < 2)
+	if (!host_args(argc, argv))
 		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	return cmocka_run_group_tests(tests, setup, teardown);
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }

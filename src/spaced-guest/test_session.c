@@ -20,23 +20,6 @@
 #include "spaced-guest/cgroup.h"
 #include "spaced-guest/test_host.h"
 
-static const char *binary;
-static struct host host;
-static char dir[64];
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
-}
-
 #define EVENTUALLY(cond) EVENTUALLY_ON(&host, cond)
 
 static bool alive(int pid)
@@ -49,7 +32,7 @@ static void test_init(void **state)
 	struct host h;
 	const char *body;
 
-	host_start(&h, binary);
+	host_start(&h);
 	assert_int_equal(host_call(&h, false, "GET", "/health", NULL, NULL, NULL), 503);
 	assert_int_equal(rpc(&h, "process.Process/List", "{}", NULL), 503);
 	assert_int_equal(host_call(&h, true, "GET", "/health", NULL, NULL, NULL), 204);
@@ -742,24 +725,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_zombies),
 		cmocka_unit_test(test_cut_in_transfers),
 	};
-	int r;
 
-	if (argc < 2)
+	if (!host_args(argc, argv))
 		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	str_copy(dir, sizeof(dir), "/tmp/space-test-guest.XXXXXX");
-	if (!mkdtemp(dir))
-		return 2;
-	r = cmocka_run_group_tests(tests, setup, teardown);
-	{
-		char path[128];
-
-		snprintf(path, sizeof(path), "%s/finished", dir);
-		unlink(path);
-	}
-	rmdir(dir);
-	return r;
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }

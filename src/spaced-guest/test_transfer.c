@@ -2,7 +2,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,23 +25,6 @@
 #define OCTETS "Content-Type: application/octet-stream\r\n"
 #define NOBODY "Authorization: Basic bm9ib2R5Og==\r\n"
 #define NOBODY_ID 65534
-
-static const char *binary;
-static struct host host;
-static char dir[64];
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
-}
 
 static char *at(const char *path)
 {
@@ -96,11 +78,6 @@ static void assert_holds(const char *path, const char *text)
 	assert_true(n >= 0);
 	got[n] = '\0';
 	assert_string_equal(got, text);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *w)
-{
-	return remove(path);
 }
 
 static void settle(const char *path)
@@ -493,18 +470,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_mount_point),	cmocka_unit_test(test_deep_removal),
 		cmocka_unit_test(test_compose),
 	};
-	int r;
 
-	if (argc < 2)
+	if (!host_args(argc, argv))
 		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	str_copy(dir, sizeof(dir), "/tmp/space-test-transfer.XXXXXX");
-	if (!mkdtemp(dir) || chmod(dir, 0755) < 0)
-		return 2;
-	r = cmocka_run_group_tests(tests, setup, teardown);
-	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-	return r;
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }

@@ -27,26 +27,9 @@
 #define MARK "the-end"
 #define EVENTS_MAX 300000
 
-static const char *binary;
-static struct host host;
-static char dir[64];
-
 /* What a watch told, as "CREATE name". */
 static char *told[EVENTS_MAX];
 static size_t n_told;
-
-static int setup(void **state)
-{
-	host_start(&host, binary);
-	host_init(&host, "root");
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	host_stop(&host);
-	return 0;
-}
 
 static void forget(void)
 {
@@ -120,14 +103,9 @@ static void make(const char *path, const char *text)
 	close(fd);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *w)
-{
-	return remove(path);
-}
-
 static void fresh(const char *name)
 {
-	nftw(at("%s", name), remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	host_remove(at("%s", name));
 	assert_int_equal(mkdir(at("%s", name), 0755), 0);
 }
 
@@ -779,22 +757,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_polled),	   cmocka_unit_test(test_overflow),
 		cmocka_unit_test(test_limits),
 	};
-	int r;
 
-	if (argc < 2)
-		return 2;
-	binary = argv[1];
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (argc > 2)
-		cmocka_set_test_filter(argv[2]);
-	str_copy(dir, sizeof(dir), "/tmp/space-test-watch.XXXXXX");
-	if (!mkdtemp(dir) || chmod(dir, 0755) < 0)
-		return 2;
 	/* What a test mounts goes with this process, however it ends. */
 	if (getuid() == 0 &&
 	    (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0))
 		return 2;
-	r = cmocka_run_group_tests(tests, setup, teardown);
-	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-	return r;
+	if (!host_args(argc, argv))
+		return 2;
+	return cmocka_run_group_tests(tests, host_setup, host_teardown);
 }
