@@ -21,90 +21,86 @@
 
 /* ---- fields ---- */
 
+static const struct { const char *body, *error; } fields_rows[] = {
+	{ "{\"templateID\":\"base\"}", NULL },
+	{ "{\"templateID\":\"base\",\"timeout\":60,\"metadata\":{\"a\":\"b\"},\"envVars\":{\"X\":\"\"}}",
+	  NULL },
+	{ "{\"templateID\":\"base\",\"autoPause\":false,\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},"
+	  "\"allow_internet_access\":true,\"network\":{\"allowPublicTraffic\":true,\"allowOut\":[],\"egressProxy\":null},"
+	  "\"iam\":{},\"mcp\":null,\"volumeMounts\":[],\"secure\":true}",
+	  NULL },
+	{ "{\"templateID\":\"base\",\"allow_internet_access\":false}", NULL },
+	{ "{}", "\"templateID\" is missing" },
+	{ "{\"templateID\":null}", "\"templateID\" is missing" },
+	{ "{\"templateID\":\"\"}", "\"templateID\" must be" },
+	{ "{\"templateID\":7}", "\"templateID\" must be" },
+	{ "{\"templateID\":\"base\",\"timeout\":0}", "\"timeout\"" },
+	{ "{\"templateID\":\"base\",\"timeout\":-1}", "\"timeout\"" },
+	{ "{\"templateID\":\"base\",\"timeout\":1.5}", "\"timeout\"" },
+	{ "{\"templateID\":\"base\",\"timeout\":\"60\"}", "\"timeout\"" },
+	{ "{\"templateID\":\"base\",\"timeout\":99999999}", "\"timeout\"" },
+	{ "{\"templateID\":\"base\",\"metadata\":{\"a\":1}}", "\"metadata\"" },
+	{ "{\"templateID\":\"base\",\"metadata\":[]}", "\"metadata\"" },
+	{ "{\"templateID\":\"base\",\"envVars\":{\"A=B\":\"x\"}}", "\"envVars\"" },
+	{ "{\"templateID\":\"base\",\"envVars\":{\"\":\"x\"}}", "\"envVars\"" },
+	{ "{\"templateID\":\"base\",\"autoPause\":true,\"autoResume\":{\"enabled\":true}}", NULL },
+	{ "{\"templateID\":\"base\",\"autoPause\":\"no\"}", "\"autoPause\"" },
+	{ "{\"templateID\":\"base\",\"autoPauseMemory\":false}", "\"autoPauseMemory\"" },
+	{ "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":1}}", "\"autoResume.enabled\"" },
+	{ "{\"templateID\":\"base\",\"autoResume\":{\"x\":1}}", "\"autoResume.x\" is unknown" },
+	{ "{\"templateID\":\"base\",\"allow_internet_access\":\"no\"}",
+	  "\"allow_internet_access\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}",
+	  "\"network.allowOut\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}",
+	  "\"network.denyOut\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", "\"network.rules\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}",
+	  "\"network.egressProxy\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", NULL },
+	{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":0}}",
+	  "\"network.allowPublicTraffic\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}",
+	  "\"network.maskRequestHost\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}",
+	  "\"network.httpsPorts\"" },
+	{ "{\"templateID\":\"base\",\"network\":{\"new\":1}}", "\"network.new\" is unknown" },
+	{ "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", "\"iam.tokens\"" },
+	{ "{\"templateID\":\"base\",\"iam\":{\"x\":{}}}", "\"iam.x\" is unknown" },
+	{ "{\"templateID\":\"base\",\"mcp\":{}}", "\"mcp\"" },
+	{ "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"v\",\"path\":\"/v\"}]}",
+	  "\"volumeMounts\"" },
+	{ "{\"templateID\":\"base\",\"secure\":false}", "\"secure\"" },
+	{ "{\"templateID\":\"base\",\"cpuCount\":4}", "\"cpuCount\" is unknown" },
+	{ "{\"templateID\":\"base\",\"templateID\":\"x\"}", "" },
+	{ "{\"templateID\":\"base\"} x", "" },
+	{ "[]", "" },
+	{ "null", "" },
+	{ "", "" },
+	{ "{", "" },
+	{ "{\"templateID\":\"a\\u0000b\"}", "" },
+};
+
+static void try_fields(const char *body, const char *error, enum fields_version v)
+{
+	struct fields_create f = { 0 };
+	struct err e = { 0 };
+	int r = fields_create(v, body, strlen(body), &f, &e);
+
+	if ((error == NULL) != (r == 0))
+		fail_msg("%s: %d %s", body, r, e.text);
+	if (error && (!strstr(e.text, error) || err_http_status(&e) != 400))
+		fail_msg("%s: \"%s\", %d", body, e.text, err_http_status(&e));
+	if (r == 0 && !strstr(body, "timeout"))
+		assert_int_equal(f.timeout_s, v == FIELDS_V2 ? 300 : 15);
+	fields_create_done(&f);
+}
+
 static void test_fields(void **state)
 {
-	static const struct { const char *body; int versions; const char *error;
-	} rows[] = {
-		{ "{\"templateID\":\"base\"}", 3, NULL },
-		{ "{\"templateID\":\"base\",\"timeout\":60,\"metadata\":{\"a\":\"b\"},\"envVars\":{\"X\":\"\"}}",
-		  3, NULL },
-		{ "{\"templateID\":\"base\",\"autoPause\":false,\"autoPauseMemory\":true,\"autoResume\":{\"enabled\":false},"
-		  "\"allow_internet_access\":true,\"network\":{\"allowPublicTraffic\":true,\"allowOut\":[],\"egressProxy\":null},"
-		  "\"iam\":{},\"mcp\":null,\"volumeMounts\":[],\"secure\":true}",
-		  3, NULL },
-		{ "{\"templateID\":\"base\",\"allow_internet_access\":false}", 3, NULL },
-		{ "{}", 3, "\"templateID\" is missing" },
-		{ "{\"templateID\":null}", 3, "\"templateID\" is missing" },
-		{ "{\"templateID\":\"\"}", 3, "\"templateID\" must be" },
-		{ "{\"templateID\":7}", 3, "\"templateID\" must be" },
-		{ "{\"templateID\":\"base\",\"timeout\":0}", 3, "\"timeout\"" },
-		{ "{\"templateID\":\"base\",\"timeout\":-1}", 3, "\"timeout\"" },
-		{ "{\"templateID\":\"base\",\"timeout\":1.5}", 3, "\"timeout\"" },
-		{ "{\"templateID\":\"base\",\"timeout\":\"60\"}", 3, "\"timeout\"" },
-		{ "{\"templateID\":\"base\",\"timeout\":99999999}", 3, "\"timeout\"" },
-		{ "{\"templateID\":\"base\",\"metadata\":{\"a\":1}}", 3, "\"metadata\"" },
-		{ "{\"templateID\":\"base\",\"metadata\":[]}", 3, "\"metadata\"" },
-		{ "{\"templateID\":\"base\",\"envVars\":{\"A=B\":\"x\"}}", 3, "\"envVars\"" },
-		{ "{\"templateID\":\"base\",\"envVars\":{\"\":\"x\"}}", 3, "\"envVars\"" },
-		{ "{\"templateID\":\"base\",\"autoPause\":true,\"autoResume\":{\"enabled\":true}}", 3,
-		  NULL },
-		{ "{\"templateID\":\"base\",\"autoPause\":\"no\"}", 3, "\"autoPause\"" },
-		{ "{\"templateID\":\"base\",\"autoPauseMemory\":false}", 3, "\"autoPauseMemory\"" },
-		{ "{\"templateID\":\"base\",\"autoResume\":{\"enabled\":1}}", 3,
-		  "\"autoResume.enabled\"" },
-		{ "{\"templateID\":\"base\",\"autoResume\":{\"x\":1}}", 3,
-		  "\"autoResume.x\" is unknown" },
-		{ "{\"templateID\":\"base\",\"allow_internet_access\":\"no\"}", 3,
-		  "\"allow_internet_access\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 3,
-		  "\"network.allowOut\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"0.0.0.0/0\"]}}", 3,
-		  "\"network.denyOut\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"rules\":{\"a.b\":[]}}}", 3,
-		  "\"network.rules\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x\"}}}", 3,
-		  "\"network.egressProxy\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 3, NULL },
-		{ "{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":0}}", 3,
-		  "\"network.allowPublicTraffic\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"maskRequestHost\":\"x\"}}", 3,
-		  "\"network.maskRequestHost\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"httpsPorts\":[443]}}", 3,
-		  "\"network.httpsPorts\"" },
-		{ "{\"templateID\":\"base\",\"network\":{\"new\":1}}", 3,
-		  "\"network.new\" is unknown" },
-		{ "{\"templateID\":\"base\",\"iam\":{\"tokens\":{\"a\":{}}}}", 3, "\"iam.tokens\"" },
-		{ "{\"templateID\":\"base\",\"iam\":{\"x\":{}}}", 3, "\"iam.x\" is unknown" },
-		{ "{\"templateID\":\"base\",\"mcp\":{}}", 3, "\"mcp\"" },
-		{ "{\"templateID\":\"base\",\"volumeMounts\":[{\"name\":\"v\",\"path\":\"/v\"}]}",
-		  3, "\"volumeMounts\"" },
-		{ "{\"templateID\":\"base\",\"secure\":false}", 3, "\"secure\"" },
-		{ "{\"templateID\":\"base\",\"cpuCount\":4}", 3, "\"cpuCount\" is unknown" },
-		{ "{\"templateID\":\"base\",\"templateID\":\"x\"}", 3, "" },
-		{ "{\"templateID\":\"base\"} x", 3, "" },
-		{ "[]", 3, "" },
-		{ "null", 3, "" },
-		{ "", 3, "" },
-		{ "{", 3, "" },
-		{ "{\"templateID\":\"a\\u0000b\"}", 3, "" },
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		for (enum fields_version v = FIELDS_V1; v <= FIELDS_V2; v++) {
-			struct fields_create f = { 0 };
-			struct err e = { 0 };
-			int r = fields_create(v, rows[i].body, strlen(rows[i].body), &f, &e);
-
-			if ((rows[i].error == NULL) != (r == 0))
-				fail_msg("%s: %d %s", rows[i].body, r, e.text);
-			if (rows[i].error &&
-			    (!strstr(e.text, rows[i].error) || err_http_status(&e) != 400))
-				fail_msg("%s: \"%s\", %d", rows[i].body, e.text,
-					 err_http_status(&e));
-			if (r == 0 && !strstr(rows[i].body, "timeout"))
-				assert_int_equal(f.timeout_s, v == FIELDS_V2 ? 300 : 15);
-			fields_create_done(&f);
-		}
+	for (size_t i = 0; i < ARRAY_LEN(fields_rows); i++) {
+		try_fields(fields_rows[i].body, fields_rows[i].error, FIELDS_V1);
+		try_fields(fields_rows[i].body, fields_rows[i].error, FIELDS_V2);
 	}
 }
 
@@ -413,8 +409,15 @@ static void test_data(void **state)
 	assert_int_equal(g->cap.purpose, ID_PURPOSE_CONTROL);
 	assert_int_equal(g->cap.access, ID_ACCESS_WRITE);
 	assert_string_equal(g->cap.id.sandbox, b.id);
+	assert_int_equal(g->forwards, 1);
+}
 
-	/* by host, and by token alone */
+/* By host, by token alone, by fields. */
+static void test_data_named(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
+
 	assert_int_equal(
 		rig_ask(g,
 		    "GET /envs HTTP/1.1\r\nHost: 49983-%s.box.test:99\r\nX-Access-Token: %s\r\nAuthorization: Bearer x\r\n\r\n",
@@ -432,8 +435,11 @@ static void test_data(void **state)
 		    b.id),
 		200);
 	HAS(g, "X-Guest: 1");
-	assert_int_equal(g->forwards, 4);
+	assert_int_equal(g->forwards, 3);
+}
 
+static void test_data_refused(void **state)
+{
 	static const struct {
 		const char *line;
 		int token;
@@ -451,6 +457,9 @@ static void test_data(void **state)
 		{ "GET /envs", 1, "0", 400, "" },
 		{ "GET /envs", 1, "x", 400, "" },
 	};
+	struct rig *g = *state;
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
+
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		int status = rig_ask(
 			g,
@@ -476,9 +485,15 @@ static void test_data(void **state)
 		    b.id, b.id),
 		200);
 	HAS(g, b.token);
-	assert_int_equal(g->forwards, 4);
+	assert_int_equal(g->forwards, 0);
+}
 
-	/* unknown, stopped, deleted: E2B's own words */
+/* Unknown, stopped: E2B's own words. */
+static void test_data_gone(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
+
 	assert_int_equal(
 		rig_ask(g,
 		    "GET /health HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: nosuch\r\nE2b-Sandbox-Port: 49983\r\n\r\n"),
@@ -494,7 +509,7 @@ static void test_data(void **state)
 		"{\"sandboxId\":\"%s\",\"message\":\"The sandbox was not found\",\"code\":502}",
 		b.id);
 	HAS(g, want);
-	assert_int_equal(g->forwards, 4);
+	assert_int_equal(g->forwards, 0);
 }
 
 #define DATA(line) line " HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: %s\r\nE2b-Sandbox-Port: 49983\r\nX-Access-Token: %s\r\n"
@@ -702,6 +717,9 @@ int main(void)
 		T(test_list),
 		T(test_create_fails),
 		T(test_data),
+		T(test_data_named),
+		T(test_data_refused),
+		T(test_data_gone),
 		T(test_refusals),
 		T(test_node_away),
 		T(test_cut),

@@ -91,90 +91,62 @@ static bool saw(struct peer *p, const char *text)
 	return memmem(buf_data(&p->seen), buf_len(&p->seen), text, strlen(text)) != NULL;
 }
 
+static const struct {
+	struct script s;
+	const char *method;
+	int r, status;
+	const char *body;
+} call_cases[] = {
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello" },
+	  "GET", 0, 200, "hello" },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more", true },
+	  "GET", 0, 200, "hello" },
+	{ { "\r\n\r\n",
+	    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n" },
+	  "GET", 0, 200, "hello" },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nhello" }, "GET", 0, 200, "hello" },
+	{ { "\r\n\r\n",
+	    "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\nA: b\r\n\r\nHTTP/1.1 204 x\r\n\r\n" },
+	  "GET", 0, 204, "" },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" }, "HEAD", 0, 200, "" },
+	{ { "\r\n\r\n", "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" }, "GET", 0, 503, "no" },
+	{ { NULL, "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" }, "GET", 0, 503, "no" },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello worlds" },
+	  "GET", -EFBIG },
+	{ { "\r\n\r\n",
+	    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello wor\r\n2\r\n" },
+	  "GET", -EFBIG },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell" }, "GET", -ECONNRESET },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" },
+	  "GET", -ECONNRESET },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n" },
+	  "GET", -EBADMSG },
+	{ { "\r\n\r\n", "HTTP/1.1 200" }, "GET", -ECONNRESET },
+	{ { "\r\n\r\n", NULL }, "GET", -ECONNRESET },
+	{ { "\r\n\r\n", "SSH-2.0-OpenSSH\r\n\r\n" }, "GET", -EBADMSG },
+	{ { "\r\n\r\n", "HTTP/1.1 200 OK\nContent-Length: 0\n\n" }, "GET", -EBADMSG },
+};
+
 static void test_calls(void **state)
 {
-	static const struct {
-		struct script s;
-		const char *method;
-		int r, status;
-		const char *body;
-	} cases[] = {
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello" },
-		  "GET",
-		  0,
-		  200,
-		  "hello" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more",
-		    true },
-		  "GET",
-		  0,
-		  200,
-		  "hello" },
-		{ { "\r\n\r\n",
-		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n" },
-		  "GET",
-		  0,
-		  200,
-		  "hello" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nhello" }, "GET", 0, 200, "hello" },
-		{ { "\r\n\r\n",
-		    "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\nA: b\r\n\r\nHTTP/1.1 204 x\r\n\r\n" },
-		  "GET",
-		  0,
-		  204,
-		  "" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" },
-		  "HEAD",
-		  0,
-		  200,
-		  "" },
-		{ { "\r\n\r\n", "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" },
-		  "GET",
-		  0,
-		  503,
-		  "no" },
-		{ { NULL, "HTTP/1.1 503 no\r\nContent-Length: 2\r\n\r\nno" }, "GET", 0, 503, "no" },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\nhello worlds" },
-		  "GET",
-		  -EFBIG },
-		{ { "\r\n\r\n",
-		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhello wor\r\n2\r\n" },
-		  "GET",
-		  -EFBIG },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell" },
-		  "GET",
-		  -ECONNRESET },
-		{ { "\r\n\r\n",
-		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" },
-		  "GET",
-		  -ECONNRESET },
-		{ { "\r\n\r\n",
-		    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello!\r\n" },
-		  "GET",
-		  -EBADMSG },
-		{ { "\r\n\r\n", "HTTP/1.1 200" }, "GET", -ECONNRESET },
-		{ { "\r\n\r\n", NULL }, "GET", -ECONNRESET },
-		{ { "\r\n\r\n", "SSH-2.0-OpenSSH\r\n\r\n" }, "GET", -EBADMSG },
-		{ { "\r\n\r\n", "HTTP/1.1 200 OK\nContent-Length: 0\n\n" }, "GET", -EBADMSG },
-	};
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(call_cases); i++) {
 		struct peer p;
 		struct http_answer a;
 		struct err e = { 0 };
-		peer_start(&p, &cases[i].s);
+		peer_start(&p, &call_cases[i].s);
 		int r = http_call(&(struct http_call) { .addr = p.addr,
-							.method = cases[i].method,
+							.method = call_cases[i].method,
 							.target = "/x",
 							.host = "h",
 							.timeout_ms = DEADLINE_MS,
 							.max_answer = 10 },
 				  &a, &e);
-		if (r != cases[i].r)
+		if (r != call_cases[i].r)
 			fail_msg("case %zu: %d (%s)", i, r, e.text);
 		if (r == 0) {
-			assert_int_equal(a.head.status, cases[i].status);
-			assert_string_equal(a.body, cases[i].body);
-			assert_int_equal(a.body_len, strlen(cases[i].body));
+			assert_int_equal(a.head.status, call_cases[i].status);
+			assert_string_equal(a.body, call_cases[i].body);
+			assert_int_equal(a.body_len, strlen(call_cases[i].body));
 			http_answer_done(&a);
 		} else {
 			assert_int_equal(e.num, r);
