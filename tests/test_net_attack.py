@@ -11,7 +11,7 @@ import time
 import unittest
 
 from harness import internet, memory, node, packets
-from harness.internet import DNS4, DNS6, LAN4, LAN6, NODE4, NODE6, OTHER_DNS4, OTHER_DNS6, WEB4, WEB6
+from harness.internet import DNS4, DNS6, LAN4, LAN6, NODE4, NODE4_MORE, NODE6, OTHER_DNS4, OTHER_DNS6, WEB4, WEB6
 
 GET = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 GUEST4, GUEST6, GATE4, GATE6 = "10.0.2.15", "fd53:5041:4345::15", "10.0.2.2", "fd53:5041:4345::2"      # docs/network.md
@@ -159,12 +159,12 @@ class Addresses(Base):
     def test_the_nodes_own_addresses(self):
         """Its public ones, its private network's, its loopback: daemons, API, database, gateway."""
         api = NODE.port
-        targets = [[a, p] for a in (NODE4, NODE6, LAN4, LAN6, "127.0.0.1", "10.0.2.2", "fd53:5041:4345::2") for p in (api, internet.DATABASE, 22, 15001, 49982, 49983, 111)]
+        targets = [[a, p] for a in (NODE4, *NODE4_MORE, NODE6, LAN4, LAN6, "127.0.0.1", "10.0.2.2", "fd53:5041:4345::2") for p in (api, internet.DATABASE, 22, 15001, 49982, 49983, 111)]
         r, = self.ask({"op": "reach", "targets": targets, "timeout": 8})
         self.none_reached(targets, r["results"])
         self.nothing_arrived()
         # The control: they are there for who is on the node's machine.
-        for a in (NODE4, LAN4, "127.0.0.1"):
+        for a in (NODE4, *NODE4_MORE, LAN4, "127.0.0.1"):
             self.assertIn("should not", self.from_the_nodes_machine(f"print(socket.create_connection(('{a}',{internet.DATABASE}),3).recv(100).decode())"))
         NET.host.clear()
         self.allowed()

@@ -1,6 +1,8 @@
 #include "netgtw/outside.h"
 
 #include <errno.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
@@ -11,8 +13,112 @@
 #include "base/fd.h"
 
 #define OUTSIDE_DNS_PORT 53
-#define OUTSIDE_PROBE_PORT 9
+#define OUTSIDE_ROUTE_MAX 4096           /* a route in netlink's form */
 #define OUTSIDE_BATCH 16
+
+/* ---- Where the kernel would send it ---- */
+
+struct route_ask { struct nlmsghdr head; struct rtmsg route; struct rtattr attr; uint8_t ip[16]; };
+_Static_assert(sizeof(struct route_ask) == NLMSG_LENGTH(sizeof(struct rtmsg)) + RTA_LENGTH(16),
+	       "as on the wire");
+union route_said { struct nlmsghdr head; char bytes[OUTSIDE_ROUTE_MAX]; };
+
+static int outside_routes(struct outside *o)
+{
+	int fd;
+
+	if (o->routes.made)
+		return o->routes.fd;
+	fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+	if (fd < 0)
+		return -errno;
+	o->routes.fd = fd;
+	o->routes.made = true;
+	return fd;
+}
+
+/* The kernel's answer is there when send has returned. */
+static int outside_ask_route(struct outside *o, const struct addr *a, union route_said *ret)
+{
+	uint16_t n_ip = a->family == 4 ? 4 : 16;
+	struct route_ask q = {
+		.head = { .nlmsg_len = (uint32_t)(sizeof(q) - sizeof(q.ip) + n_ip),
+			  .nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST },
+		.route = { .rtm_family = a->family == 4 ? AF_INET : AF_INET6,
+			   .rtm_dst_len = (uint8_t)(8 * n_ip) },
+		.attr = { .rta_len = (uint16_t)RTA_LENGTH(n_ip), .rta_type = RTA_DST },
+	};
+	int fd = outside_routes(o);
+	ssize_t n;
+
+	if (fd < 0)
+		return fd;
+	q.head.nlmsg_seq = ++o->routes.asked;
+	memcpy(q.ip, a->ip, n_ip);
+	if (send(fd, &q, q.head.nlmsg_len, 0) < 0)
+		return -errno;
+	do
+		n = fd_recv(fd, ret, sizeof(*ret), NULL, NULL, MSG_DONTWAIT);
+	while (n >= (ssize_t)sizeof(ret->head) && ret->head.nlmsg_seq != q.head.nlmsg_seq);
+	if (n < 0)
+		return (int)n;
+	return n >= (ssize_t)sizeof(ret->head) && ret->head.nlmsg_len <= (size_t)n ? 0 : -EBADMSG;
+}
+
+/* Without an address that packets to there could come from, there is no way either. */
+static bool route_has_source(const struct nlmsghdr *h)
+{
+	const struct rtattr *at = RTM_RTA(NLMSG_DATA(h));
+	int left = (int)RTM_PAYLOAD(h);
+
+	for (; RTA_OK(at, left); at = RTA_NEXT(at, left)) {
+		if (at->rta_type == RTA_PREFSRC)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is it one of ours, and is there a way to it? The route's kind says it. The address that packets
+ * would come from does not: of a local address that is another one when it is the second of its
+ * net, or is local by a route.
+ */
+static uint32_t outside_route(struct outside *o, const struct addr *a)
+{
+	union route_said said;
+	const struct rtmsg *route = NLMSG_DATA(&said.head);
+
+	if (outside_ask_route(o, a, &said) < 0)
+		return OUT_FAILED;
+	if (said.head.nlmsg_type == NLMSG_ERROR)
+		return OUT_NO_ROUTE;
+	if (said.head.nlmsg_type != RTM_NEWROUTE ||
+	    said.head.nlmsg_len < NLMSG_LENGTH(sizeof(*route)))
+		return OUT_FAILED;
+	if (route->rtm_type == RTN_LOCAL || route->rtm_type == RTN_ANYCAST ||
+	    route->rtm_type == RTN_BROADCAST)
+		return OUT_FLOOR;
+	return route->rtm_type == RTN_UNICAST && route_has_source(&said.head) ? OUT_OK
+									      : OUT_NO_ROUTE;
+}
+
+/* ---- What may be dialled ---- */
+
+static uint32_t outside_check(struct outside *o, const struct addr *a)
+{
+	static const uint8_t zero[12];
+	struct addr v4;
+	uint32_t inside = OUT_OK;
+
+	if (a->family == 4 && memcmp(a->ip + 4, zero, sizeof(zero)) != 0)
+		return OUT_FLOOR;
+	if (floor_check(a, &o->allow))
+		return OUT_FLOOR;
+	if (floor_inside(a, &v4))
+		inside = outside_route(o, &v4);
+	/* Without a route here it may still be what a translator elsewhere leads to. */
+	return inside == OUT_FLOOR || inside == OUT_FAILED ? inside : outside_route(o, a);
+}
 
 static int outside_socket(const struct addr *a, int type, struct sockaddr_storage *ss,
 			  socklen_t *ret_len)
@@ -22,61 +128,6 @@ static int outside_socket(const struct addr *a, int type, struct sockaddr_storag
 	*ret_len = addr_to_sockaddr(a, ss);
 	fd = socket(ss->ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	return fd < 0 ? -errno : fd;
-}
-
-/* A UDP socket without an address and a peer. */
-static int outside_probe(struct outside *o, const struct addr *a)
-{
-	const struct sockaddr none = { .sa_family = AF_UNSPEC };
-	bool v6 = a->family == 6;
-	int fd;
-
-	if (o->probe[v6].made)
-		return connect(o->probe[v6].fd, &none, sizeof(none)) < 0 ? -errno : o->probe[v6].fd;
-	fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	o->probe[v6].fd = fd;
-	o->probe[v6].made = true;
-	return fd;
-}
-
-/*
- * Is it one of ours, and is there a way to it? A UDP socket is connected without a packet being
- * sent, and then has the address that its packets would come from: of a local destination that is
- * the destination itself.
- */
-static uint32_t outside_route(struct outside *o, const struct addr *a)
-{
-	struct addr to = *a, from;
-	struct sockaddr_storage ss;
-	int fd = outside_probe(o, a);
-	socklen_t n;
-
-	if (fd < 0)
-		return fd == -EAFNOSUPPORT ? OUT_NO_ROUTE : OUT_FAILED;
-	to.port = OUTSIDE_PROBE_PORT;
-	n = addr_to_sockaddr(&to, &ss);
-	if (connect(fd, (struct sockaddr *)&ss, n) < 0)
-		return OUT_NO_ROUTE;
-	n = sizeof(ss);
-	if (getsockname(fd, (struct sockaddr *)&ss, &n) < 0 || addr_of_sockaddr(&ss, &from) < 0)
-		return OUT_FAILED;
-	return addr_eq(a, &from) ? OUT_FLOOR : OUT_OK;
-}
-
-static uint32_t outside_check(struct outside *o, const struct addr *a)
-{
-	static const uint8_t zero[12];
-	struct addr v4;
-
-	if (a->family == 4 && memcmp(a->ip + 4, zero, sizeof(zero)) != 0)
-		return OUT_FLOOR;
-	if (floor_check(a, &o->allow))
-		return OUT_FLOOR;
-	if (floor_inside(a, &v4) && outside_route(o, &v4) == OUT_FLOOR)
-		return OUT_FLOOR;
-	return outside_route(o, a);
 }
 
 static int outside_connect(const struct addr *a, int type)

@@ -15,7 +15,7 @@ struct outside {
 	struct addr nameservers[GTW_NAMESERVERS_MAX];
 	size_t n_nameservers;
 	struct floor_allow allow;
-	struct { int fd; bool made; } probe[2];      /* v4, v6: see outside_route */
+	struct { int fd; bool made; uint32_t asked; } routes;        /* rtnetlink */
 };
 
 /*

@@ -15,6 +15,7 @@
 #define NETGTW_SYSCALLS_H
 
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -62,7 +63,7 @@ static const struct seccomp_rule gtw_main_rules[] = {
 /* These answer ENOSYS in main: c-ares asks /dev/urandom for a key that nothing here depends on. */
 static const char *const gtw_main_enosys[] = { "openat", NULL };
 
-/* No Unix socket (those without a file belong to the network namespace), no netlink. */
+/* No Unix socket (those without a file belong to the network namespace). */
 #define GTW_SOCKET_RULES \
 	{ "socket", { { 0, SECCOMP_INT, AF_INET } } }, { "socket", { { 0, SECCOMP_INT, AF_INET6 } } }
 
@@ -83,11 +84,13 @@ static const struct seccomp_rule gtw_inside_rules[] = {
 
 /* outside: in the node's netns; a loop around poll(2) and structs of fixed size. */
 static const char *const gtw_outside_syscalls[] = {
-	"poll", "connect", "getsockname", "sendmsg", "sendto",
+	"poll", "connect", "sendmsg", "sendto",
 	NULL
 };
+/* It asks the kernel for routes; without capabilities netlink only tells. */
 static const struct seccomp_rule gtw_outside_rules[] = {
 	GTW_SOCKET_RULES,
+	{ "socket", { { 0, SECCOMP_INT, AF_NETLINK }, { 2, SECCOMP_INT, NETLINK_ROUTE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	{ NULL }
 };

@@ -131,9 +131,15 @@ void rig_net(struct rig *r)
 	rig_rule6(r, RIG_SANDBOX_NS);
 	rig_rule6(r, RIG_INTERNET);
 	rig_sh(r, RIG_SANDBOX_NS, "/usr/sbin/nft", "-f", RIG_NFT);
+	/*
+	 * Of its own addresses the kernel gives 9.9.10.4 (a second one of its net) and those of the
+	 * local routes another source than themselves.
+	 */
 	rig_ip(r, RIG_NODE, "link set lo up\nlink set wan up\naddr add 9.9.10.1/24 dev wan\n"
-			    "addr add 2a10:9999::1/64 dev wan nodad\nroute add default via 9.9.10.2\n"
-			    "route add ::/0 via 2a10:9999::2\n");
+			    "addr add 9.9.10.4/24 dev wan\naddr add 2a10:9999::1/64 dev wan nodad\n"
+			    "route add local 9.9.20.0/24 dev lo src 9.9.10.1\n"
+			    "route add local 2a10:9999:0:20::/64 dev lo\n"
+			    "route add default via 9.9.10.2\nroute add ::/0 via 2a10:9999::2\n");
 	/* Whatever address is called there, somebody answers: what is refused is refused before. */
 	rig_ip(r, RIG_INTERNET, "link set lo up\nlink set wan up\naddr add 9.9.10.2/24 dev wan\n"
 				"addr add 9.9.10.53/24 dev wan\naddr add 2a10:9999::2/64 dev wan nodad\n"

@@ -29,6 +29,7 @@ from harness import node as harness
 
 CLONE_NEWNET = 0x40000000
 NODE4, NODE6 = "9.9.10.2", "2a10:9999:10::2"                 # the node's public addresses
+NODE4_MORE = ("9.9.10.5", "9.9.20.7")                        # of the node as well: the second of its net, one by a local route
 PEER4, PEER6 = "9.9.10.1", "2a10:9999:10::1"                 # the internet's side of its link
 LAN4, LAN6 = "10.66.0.1", "fd66::1"                          # the node's address in its private network
 WEB4, WEB6 = "9.9.20.80", "2a10:9999:20::80"                 # any server: every port of servers.py listens at every address
@@ -197,7 +198,8 @@ class Internet:
                                             "net.ipv4.conf.all.accept_source_route=1"))):
             with within(fd):
                 subprocess.run(["sysctl", "-qw", *settings], check=True, stdout=subprocess.DEVNULL)
-        self._ip(self.node_ns, "link set lo up", "link set up0 up", f"addr add {NODE4}/24 dev up0", f"-6 addr add {NODE6}/64 dev up0 nodad",
+        self._ip(self.node_ns, "link set lo up", "link set up0 up", f"addr add {NODE4}/24 dev up0", f"addr add {NODE4_MORE[0]}/24 dev up0",
+                 f"route add local {NODE4_MORE[1]} dev lo src {NODE4}", f"-6 addr add {NODE6}/64 dev up0 nodad",
                  f"neigh replace {PEER4} lladdr {mac_net} dev up0 nud permanent", f"neigh replace {PEER6} lladdr {mac_net} dev up0 nud permanent",
                  f"route add default via {PEER4}", f"-6 route add default via {PEER6}",
                  "link add lan0 type veth peer name lan1", "link set lan0 up", "link set lan1 up", f"addr add {LAN4}/24 dev lan0", f"-6 addr add {LAN6}/64 dev lan0 nodad")
