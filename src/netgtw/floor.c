@@ -19,6 +19,8 @@ static const struct floor_row floor_rows[] = {
 	{ 4, 8, false, { 10 }, "private" },
 	{ 4, 10, false, { 100, 64 }, "shared (CGNAT)" },
 	{ 4, 8, true, { 127 }, "loopback" },
+	/* A public address, and Azure's platform at each of its machines. */
+	{ 4, 32, false, { 168, 63, 129, 16 }, "metadata" },
 	{ 4, 16, false, { 169, 254 }, "link-local" },
 	{ 4, 12, false, { 172, 16 }, "private" },
 	{ 4, 24, false, { 192, 0, 0 }, "reserved" },
