@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
+#include "netgtw/floor.h"
 
 #define FLAG_QR 0x8000
 #define FLAG_TC 0x0200
@@ -140,7 +141,7 @@ void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT])
 
 /* ---- Names of addresses ---- */
 
-/* Labels from the last one on; at most `max` before the suffix. Returns how many, or -1. */
+/* The labels before the suffix, from the last one on, at most `max`. Returns how many, or -1. */
 static int reverse_labels(const struct dns_name *n, const char *suffix, const uint8_t **ret,
 			  int max)
 {
@@ -154,11 +155,11 @@ static int reverse_labels(const struct dns_name *n, const char *suffix, const ui
 	for (; at < n->len - len; at += n->wire[at] + 1u)
 		all[count++] = n->wire + at;
 	/* Not at the border of a label: it only looks like one. */
-	if (at != n->len - len || count > max)
+	if (at != n->len - len)
 		return -1;
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < count && i < max; i++)
 		ret[i] = all[count - 1 - i];
-	return count;
+	return count < max ? count : max;
 }
 
 static int label_number(const uint8_t *label, bool hex, unsigned max)
@@ -192,8 +193,11 @@ bool dns_name_reverse(const struct dns_name *n, struct addr *ret)
 	}
 	for (int i = 0; i < count; i++) {
 		v = label_number(labels[i], a.family == 6, a.family == 6 ? 15 : 255);
-		if (v < 0)
+		if (v < 0 && i == 0)
 			return false;
+		/* A part that was given a name (RFC 2317) is of the net before it. */
+		if (v < 0)
+			break;
 		if (a.family == 4)
 			a.ip[i] = (uint8_t)v;
 		else
@@ -628,6 +632,14 @@ static bool record_may(struct answer *a, const struct record *rec, dns_addr_fn *
 	return false;
 }
 
+/* What an address of the floor is called is not told (dns.c), nor when an alias leads there. */
+static bool owner_closed(const struct dns_name *owner)
+{
+	struct addr a;
+
+	return dns_name_reverse(owner, &a) && floor_check(&a, NULL);
+}
+
 /* The records that answer the question; *count of them were written. */
 static int put_answers(struct answer *a, dns_addr_fn *may, void *arg, struct writer *w,
 		       struct dns_answer *ret, unsigned *count)
@@ -645,7 +657,13 @@ static int put_answers(struct answer *a, dns_addr_fn *may, void *arg, struct wri
 		    ret->kept + ret->removed >= DNS_ADDRESSES_MAX)
 			continue;
 		owner = name_at(a, rec->owner);
-		if (!in_chain(a, &owner) || !record_may(a, rec, may, arg, ret))
+		if (!in_chain(a, &owner))
+			continue;
+		if (owner_closed(&owner)) {
+			ret->removed++;
+			continue;
+		}
+		if (!record_may(a, rec, may, arg, ret))
 			continue;
 		r = put_record(a, rec, &owner, w);
 		if (r < 0)

@@ -63,7 +63,8 @@ typedef bool dns_addr_fn(const struct addr *a, void *arg);
 struct dns_answer {
 	enum dns_rcode rcode;
 	size_t len;                          /* of the message in dst */
-	unsigned kept, removed; /* records that answer the question; addresses taken out */
+	/* Records that answer the question; those taken out: addresses, names of the floor's. */
+	unsigned kept, removed;
 	bool truncated;                      /* TC is set: the guest asks again over TCP */
 };
 
@@ -83,8 +84,8 @@ size_t dns_answer_own(const struct dns_question *q, enum dns_rcode rcode, uint8_
 void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT]);
 bool dns_name_eq(const struct dns_name *a, const struct dns_name *b);
 /*
- * The address that a name below in-addr.arpa or ip6.arpa stands for; missing labels are 0. false:
- * it is no such name.
+ * The address that a name below in-addr.arpa or ip6.arpa stands for; what is missing or no number
+ * is 0. false: it is no such name.
  */
 bool dns_name_reverse(const struct dns_name *n, struct addr *ret);
 

@@ -57,7 +57,8 @@ static void test_floor(void **state)
 	static const char *const out[] = {
 		"1.0.0.0", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0",
 		"126.255.255.255",
-		"128.0.0.0", "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0",
+		"128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0",
+		"168.63.129.15", "168.63.129.17",
 		"192.0.1.0",
 		"192.0.3.0", "192.88.98.0", "192.88.100.0", "192.167.255.255", "192.169.0.0",
 		"198.17.255.255",
@@ -218,6 +219,7 @@ static int pass(const struct dns_question *q, const char *p, size_t n, struct dn
 
 #define HEAD_Q "\x12\x34\x01\x00\0\1\0\0\0\0\0\0"
 #define NAME "\3www\7example\3com\0"
+#define TEXT_OF(text) (text), sizeof(text) - 1
 #define MESSAGE(text) (const uint8_t *)(text), sizeof(text) - 1
 
 static void test_question(void **state)
@@ -357,7 +359,9 @@ static void test_reverse(void **state)
 		{ "\1" "1\1" "d\1" "f\3ip6\4arpa", "fd10::" },
 		{ "\3" "256\7in-addr\4arpa", NULL },
 		{ "\1" "a\7in-addr\4arpa", NULL },
-		{ "\1" "1\1" "1\1" "1\1" "1\1" "1\7in-addr\4arpa", NULL },
+		/* RFC 2317: of 10.1.2.0. */
+		{ "\1" "5\4" "0-25\1" "2\1" "1\2" "10\7in-addr\4arpa", "10.1.2.0" },
+		{ "\1" "x\1" "4\1" "3\1" "2\1" "1\7in-addr\4arpa", "1.2.3.4" },
 		{ "\3www\7example\3com", NULL },
 	};
 
@@ -375,6 +379,24 @@ static void test_reverse(void **state)
 	}
 }
 
+/* A name of the guest's choice that leads, by a CNAME, to the name of a private address. */
+static void test_reverse_by_alias(void **state)
+{
+#define PTR_Q "\1x\4test\0\0\x0c\0\1"
+#define PTR_CHAIN(octet) "\xc0\x0c\0\5\0\1\0\0\0\5\0\x17" "\1" "4\1" "3\1" "2" octet \
+	"\7in-addr\4arpa\0" "\xc0\x24\0\x0c\0\1\0\0\0\5\0\6\4host\0"
+	struct dns_question q;
+	struct dns_answer a;
+
+	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q PTR_Q), &q), 0);
+	assert_int_equal(pass(&q, TEXT_OF("\x12\x34\x81\x80\0\1\0\2\0\0\0\0" PTR_Q
+					     PTR_CHAIN("\2" "11")), &a), 0);
+	assert_true(a.kept == 1 && a.removed == 0);
+	assert_int_equal(pass(&q, TEXT_OF("\x12\x34\x81\x80\0\1\0\2\0\0\0\0" PTR_Q
+					     PTR_CHAIN("\2" "10")), &a), 0);
+	assert_true(a.kept == 0 && a.removed == 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -383,6 +405,7 @@ int main(void)
 		cmocka_unit_test(test_log),	 cmocka_unit_test(test_question),
 		cmocka_unit_test(test_answer),	 cmocka_unit_test(test_compression),
 		cmocka_unit_test(test_reverse),	 cmocka_unit_test(test_addresses),
+		cmocka_unit_test(test_reverse_by_alias),
 	};
 
 	return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
