@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +57,17 @@ int fd_set_nonblock(int fd, bool on)
 int fd_set_cloexec(int fd, bool on)
 {
 	return fd_flag(fd, F_GETFD, F_SETFD, FD_CLOEXEC, on);
+}
+
+void fd_keep_alive(int fd)
+{
+	static const struct { int level, name, value; } options[] = {
+		{ SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, 60 },
+		{ IPPROTO_TCP, TCP_KEEPINTVL, 15 }, { IPPROTO_TCP, TCP_KEEPCNT, 4 },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(options); i++)
+		setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
 }
 
 /* Waits until fd is ready or the deadline (clock_mono_ms; < 0 = none) has passed. */

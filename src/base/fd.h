@@ -14,6 +14,11 @@ void fd_auto_close(int *fd);
 void fd_close(int fd);                                      /* < 0 is fine; errno is kept */
 int fd_set_nonblock(int fd, bool on);
 int fd_set_cloexec(int fd, bool on);
+/*
+ * A TCP peer that has gone without a word is asked after a minute of silence, and is dead (an error
+ * of the socket) a minute later. Accepted sockets inherit it. On others: no harm.
+ */
+void fd_keep_alive(int fd);
 int fd_write_all(int fd, const void *p, size_t n, int timeout_ms);     /* blocking or not; poll(2) inside */
 ssize_t fd_read_full(int fd, void *p, size_t n, int timeout_ms);       /* bytes read; short only at end of file */
 /*

@@ -222,6 +222,7 @@ int listener_new_fd(struct loop *l, int given, void (*fn)(int fd, void *arg), vo
 	struct listener *ln;
 	int r;
 
+	fd_keep_alive(fd);
 	ln = x_alloc(sizeof(*ln));
 	ln->loop = l;
 	ln->fn = fn;
@@ -270,6 +271,7 @@ int dial_start(const char *addr, struct err *e)
 	if (fd < 0)
 		return err_errno(e, -errno, "cannot make a socket for %s", addr);
 	listen_tcp_options(fd, &sa, false);
+	fd_keep_alive(fd);
 	do
 		r = connect(fd, &sa.any, sa.len);
 	while (r < 0 && errno == EINTR);

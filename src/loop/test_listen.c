@@ -1,3 +1,5 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -117,11 +119,22 @@ static void test_accept(void **state)
 	loop_free(l);
 }
 
+/* A peer that has gone without a word is noticed, by who was called and by who called. */
+static void keeps_alive(int fd)
+{
+	int on = 0, idle_s = 0;
+	socklen_t n = sizeof(int);
+
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &n), 0);
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &n), 0);
+	assert_true(on && idle_s == 60);
+}
+
 static void test_tcp(void **state)
 {
 	static const char *const addrs[] = { "tcp:127.0.0.1:47321", "tcp:[::1]:47321" };
 	struct loop *l = loop_new();
-	struct accepted a = { 0 };
+	struct accepted a = { .keep = true };
 	struct err e = { 0 };
 
 	for (size_t i = 0; i < ARRAY_LEN(addrs); i++) {
@@ -133,6 +146,9 @@ static void test_tcp(void **state)
 		c = dial_wait(addrs[i], 1000, &e);
 		assert_true(c >= 0);
 		TURN_UNTIL(l, a.n == (int)i + 1);
+		keeps_alive(a.fd);
+		keeps_alive(c);
+		close(a.fd);
 		close(c);
 		listener_free(a.ln);
 	}

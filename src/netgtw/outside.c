@@ -139,8 +139,11 @@ static int outside_connect(const struct addr *a, int type)
 
 	if (fd < 0)
 		return fd;
-	if (type == SOCK_STREAM)
+	if (type == SOCK_STREAM) {
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		/* The guest's own are answered by this machine, whatever has become of the peer. */
+		fd_keep_alive(fd);
+	}
 	if (connect(fd, (struct sockaddr *)&ss, n) < 0 && errno != EINPROGRESS)
 		return -errno;
 	return TAKE_FD(fd);

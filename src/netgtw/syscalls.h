@@ -92,6 +92,10 @@ static const struct seccomp_rule gtw_outside_rules[] = {
 	GTW_SOCKET_RULES,
 	{ "socket", { { 0, SECCOMP_INT, AF_NETLINK }, { 2, SECCOMP_INT, NETLINK_ROUTE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_KEEPALIVE } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPIDLE } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPINTVL } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPCNT } } },
 	{ NULL }
 };
 

@@ -116,6 +116,19 @@ static void test_reset(void **state)
 	close(a);
 }
 
+/* A server that has gone without a word: nobody but the gateway can find out. */
+static void test_asks_the_silent(void **state)
+{
+	int a, b;
+
+	through(SERVER, 80, &a, &b);
+	rig_sh(&rig, RIG_NODE, "/bin/sh", "-s",
+	       "ss -tno state established dst " SERVER " | grep -q timer:.keepalive\n");
+	close(a);
+	assert_true(rig_ended(b));
+	close(b);
+}
+
 static void test_server_refuses(void **state)
 {
 	json_t *log;
@@ -482,7 +495,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
 		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
-		cmocka_unit_test(test_death),
+		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)
