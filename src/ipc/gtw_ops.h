@@ -50,6 +50,7 @@ enum gtw_outside_fd { GTW_OUTSIDE_MAIN = 3, GTW_OUTSIDE_RESOLVER, GTW_OUTSIDE_FD
  * are 9,500 at most.
  */
 #define GTW_MAIN_NOFILE 19456
+#define GTW_PART_NOFILE 1088                 /* of inside and outside: a dial each, until it is handed over */
 #define GTW_LISTEN_BACKLOG 1024              /* of the tproxy listeners */
 
 #define GTW_NAMESERVERS_MAX 3

@@ -162,16 +162,25 @@ static int dial_start(struct dial *d)
 	return r;
 }
 
+/* Of ours, and nothing that the guest has said. */
+static bool dial_no_room(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
+}
+
 /* The next way that can be started, or "refused". */
 static void dial_next(struct dial *d)
 {
+	int r;
+
 	do {
 		loop_del(&d->io);
 		fd_close(TAKE_FD(d->fd));
 		d->step++;
-	} while (d->step < DIAL_DOOR_ANSWER && dial_start(d) < 0);
-	if (d->step >= DIAL_DOOR_ANSWER)
-		dial_answer(d, -ECONNREFUSED);
+		r = d->step < DIAL_DOOR_ANSWER ? dial_start(d) : -ECONNREFUSED;
+	} while (r < 0 && d->step < DIAL_DOOR_ANSWER && !dial_no_room(r));
+	if (r < 0)
+		dial_answer(d, dial_no_room(r) ? -EAGAIN : -ECONNREFUSED);
 }
 
 static void dial_new(struct inside *in, const struct in_msg *m)

@@ -409,6 +409,28 @@ static void test_limit(void **state)
 	close(a[2]);
 }
 
+/* Descriptors of inside that are used up say nothing about the guest's port. */
+static void test_no_room_to_dial(void **state)
+{
+	struct rig_conf conf = { .program = netgtw_path, .part_files = 112 };
+	int door = rig_listen(&rig, RIG_GUEST, GTW_GUEST_V4, GTW_DOOR_PORT), a[128];
+	struct capability c;
+	struct gtw_preamble p;
+
+	rig_stop_processes(&rig);
+	rig_start(&rig, &conf);
+	rig_install(&rig);
+	for (size_t i = 0; i < ARRAY_LEN(a); i++) {
+		rig_capability(&rig, 8084, ID_PROTOCOL_TCP, &c, &p);
+		a[i] = rig_port_open(&rig, &c, &rig.signer, &p);
+	}
+	/* The door takes them all and says nothing, until there is no descriptor for another. */
+	assert_int_equal(rig_verdict(a[ARRAY_LEN(a) - 1]), GTW_LIMIT);
+	for (size_t i = 0; i < ARRAY_LEN(a); i++)
+		close(a[i]);
+	close(door);
+}
+
 /* ---- Identity and key bundles ---- */
 
 static int install(const struct identity *id, uint64_t number, const struct key_signer *root,
@@ -505,7 +527,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_signature), cmocka_unit_test(test_same_lease),
 		cmocka_unit_test(test_stranger),  cmocka_unit_test(test_revoke),
 		cmocka_unit_test(test_revoke_dialling), cmocka_unit_test(test_leases),
-		cmocka_unit_test(test_limit),	  cmocka_unit_test(test_install),
+		cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_no_room_to_dial),	  cmocka_unit_test(test_install),
 		cmocka_unit_test(test_before_install),
 	};
 

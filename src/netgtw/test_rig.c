@@ -293,6 +293,7 @@ void rig_start(struct rig *r, const struct rig_conf *c)
 	static const char *const outside_args[] = { "--internet", "yes", "--nameserver",
 						    "9.9.10.53", NULL };
 	unsigned files = c->files ? c->files : GTW_MAIN_NOFILE;
+	unsigned part_files = c->part_files ? c->part_files : GTW_PART_NOFILE;
 	int inside[2], dials[2], resolver[2], main_fds[7], inside_fds[3], outside_fds[2];
 
 	rig_keys(r);
@@ -319,12 +320,14 @@ void rig_start(struct rig *r, const struct rig_conf *c)
 	r->pid[1] =
 		role_start(r,
 			   &(struct role) { "inside", RIG_SANDBOX_NS, inside_fds, 3, 0,
-					    gtw_inside_syscalls, gtw_inside_rules, NULL, files },
+					    gtw_inside_syscalls, gtw_inside_rules, NULL,
+					    part_files },
 			   c->program, NULL);
 	r->pid[2] =
 		role_start(r,
 			   &(struct role) { "outside", RIG_NODE, outside_fds, 2, 0,
-					    gtw_outside_syscalls, gtw_outside_rules, NULL, files },
+					    gtw_outside_syscalls, gtw_outside_rules, NULL,
+					    part_files },
 			   c->program, c->outside_args ? c->outside_args : outside_args);
 	r->pid[0] =
 		role_start(r,

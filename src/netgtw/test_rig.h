@@ -26,7 +26,8 @@ struct rig_conf {
 	const char *main_program;        /* in main's place, NULL = the same */
 	const char *const *main_args;    /* more of them, NULL-terminated; may be NULL */
 	const char *const *outside_args; /* NULL: --internet yes --nameserver 9.9.10.53 */
-	unsigned files;                  /* RLIMIT_NOFILE of all; 0 = GTW_MAIN_NOFILE */
+	unsigned files;                  /* RLIMIT_NOFILE of main; 0 = GTW_MAIN_NOFILE */
+	unsigned part_files;             /* of the others; 0 = GTW_PART_NOFILE */
 };
 
 struct rig {

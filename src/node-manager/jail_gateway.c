@@ -59,7 +59,7 @@ struct gateway_parts {
 	  JAIL_LIMITS_END }
 
 static const struct jail_limit main_limits[] = GATEWAY_LIMITS(GTW_MAIN_NOFILE);
-static const struct jail_limit part_limits[] = GATEWAY_LIMITS(JAIL_GATEWAY_FILES);
+static const struct jail_limit part_limits[] = GATEWAY_LIMITS(GTW_PART_NOFILE);
 
 /* Until the last writer has closed it. */
 static int pass(int fd, const char *what, struct err *e)

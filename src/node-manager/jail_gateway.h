@@ -9,8 +9,6 @@
 #include "node-manager/net.h"
 #include "node-manager/nm.h"
 
-#define JAIL_GATEWAY_FILES 256           /* RLIMIT_NOFILE of inside and outside: what they make they hand over */
-
 enum jail_gateway_who {
 	JAIL_GATEWAY_MAIN,       /* process 1; in an empty network namespace */
 	JAIL_GATEWAY_INSIDE,     /* in the sandbox's */
