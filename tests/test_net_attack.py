@@ -423,6 +423,23 @@ class Neighbours:
         node.wait_for("the way out works", lambda: "hello" in self.ask({"op": "tcp", "to": WEB4, "port": 80, "send": GET, "timeout": 3})[0].get("data", ""), 30)
 
 
+class Memory(Base):
+    def test_connections_that_nobody_reads(self):
+        """What waits in the kernel's sockets is memory of the machine: a sandbox has its share of it, and beyond that only slows itself."""
+        box = NODE.ready()
+        try:
+            r, = self.ask({"op": "stuff", "to": WEB4, "port": 7, "n": 150, "within": 20}, box=box, timeout=150)
+            self.assertGreater(r["sent"], 64 << 20, r)
+            held = memory.tcp_of(NODE, box)
+            if held is not None:
+                self.assertGreater(held, 1 << 20, "it is counted only where there is a limit")
+                self.assertLessEqual(held, 192 << 20)               # the kernel lets the least of each socket through
+            self.allowed(box)
+        finally:
+            NODE.kill(box)
+        self.allowed()
+
+
 class TwoSandboxes(Base):
     """Of one node and one tenant: each has its own network, and the other one is not in it."""
 

@@ -537,7 +537,7 @@ class NodeManagerTest(unittest.TestCase):
             for limit in ("core file size", "file size", "locked memory", "msgqueue size"):
                 self.assertRegex(limits, rf"Max {limit} +0 +0", who)
         for c in CGROUPS:
-            for name in ("memory.limit_in_bytes", "memory.max", "pids.max"):
+            for name in ("memory.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes", "memory.max", "pids.max"):
                 p = f"{c}/space-{self.i.name}/{sandbox()}.1/gateway/{name}"
                 if os.path.exists(p):
                     with open(p) as f:

@@ -37,6 +37,11 @@ static const struct cgroup_limit {
 } cgroup_limits[] = {
 	{ CG_MEMORY, "memory.limit_in_bytes", "memory.max", LIMIT_MEMORY, false },
 	{ CG_MEMORY, "memory.memsw.limit_in_bytes", NULL, LIMIT_MEMORY_SWAP, true },
+	/*
+	 * What the kernel holds for its TCP sockets: megabytes for each that is not read from, of a
+	 * sum (tcp_mem) that the whole machine shares. Version 2 counts it in memory.max.
+	 */
+	{ CG_MEMORY, "memory.kmem.tcp.limit_in_bytes", NULL, LIMIT_MEMORY, true },
 	{ CG_MEMORY, "memory.swappiness", NULL, LIMIT_NO_SWAP, true },
 	{ CG_MEMORY, NULL, "memory.swap.max", LIMIT_NO_SWAP, true },
 	{ CG_PIDS, "pids.max", "pids.max", LIMIT_PIDS, false },

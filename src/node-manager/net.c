@@ -178,6 +178,9 @@ static const struct net_setting { const char *path, *value; } net_settings[] = {
 	/* The rules limit refusals; the kernel's own limit is shared by the machine before Linux 6.12. */
 	{ "ipv4/icmp_ratemask", "0" },
 	{ "ipv4/ip_nonlocal_bind", "0" },
+	/* Of both families. The way to the guest is short: more would only wait there. */
+	{ "ipv4/tcp_rmem", "4096 131072 1048576" },
+	{ "ipv4/tcp_wmem", "4096 65536 1048576" },
 	/* So that the maker of port 53 needs no further capability. */
 	{ "ipv4/ip_unprivileged_port_start", "53" },
 	{ "ipv6/conf/*/disable_ipv6", "0" },

@@ -747,6 +747,8 @@ static void test_settings(void **state)
 		{ "ipv6/conf/tap0/autoconf", "0" }, { "ipv6/conf/tap0/accept_source_route", "-1" },
 		{ "ipv6/conf/tap0/accept_redirects", "0" }, { "ipv6/conf/tap0/addr_gen_mode", "1" },
 		{ "netfilter/nf_conntrack_count", "0" },
+		{ "ipv4/tcp_rmem", "4096\t131072\t1048576" },
+		{ "ipv4/tcp_wmem", "4096\t65536\t1048576" },
 	};
 
 	if (geteuid() != 0)

@@ -108,6 +108,29 @@ def reach(targets, timeout=4, all_within=20):
     return {"results": out}
 
 
+def stuff(to, port, n, within):
+    """Many connections, into each as much as it takes, and nothing is read from any."""
+    socks, block, sent, begun = [], b"x" * 65536, 0, time.monotonic()
+    for _ in range(n):
+        s = socket.socket(family_of(to))
+        s.settimeout(20)
+        s.connect((to, port))
+        s.setblocking(False)
+        socks.append(s)
+    while time.monotonic() - begun < within:
+        _, ready, _ = select.select([], socks, [], 1)
+        for s in ready:
+            try:
+                sent += s.send(block)
+            except OSError:
+                socks.remove(s)
+                s.close()
+    left = len(socks)
+    for s in socks:
+        s.close()
+    return {"sent": sent, "left": left}
+
+
 def udp(to, port, send="ping", wait=3):
     with socket.socket(family_of(to), socket.SOCK_DGRAM) as s:
         s.settimeout(wait)

@@ -63,6 +63,16 @@ def cgroups(node):
     return found
 
 
+def tcp_of(node, box):
+    """The most that the sockets of a sandbox's gateway had in the kernel, where that is counted by itself (cgroup v1); else None."""
+    for c in cgroups(node):
+        name = f"{c}/memory.kmem.tcp.max_usage_in_bytes"
+        if f"/{box}." in c and c.endswith("/gateway") and os.path.exists(name):
+            with open(name) as f:
+                return int(f.read())
+    return None
+
+
 def mounts(node):
     with open("/proc/self/mountinfo") as f:
         return [line.split()[4] for line in f if node.instance in line or node.dir in line]
