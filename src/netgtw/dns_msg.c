@@ -684,6 +684,8 @@ static int put_negative(struct answer *a, struct writer *w, unsigned *count)
 		if (rec->type != DNS_SOA || rec->class != CLASS_IN)
 			continue;
 		owner = name_at(a, rec->owner);
+		if (owner_closed(&owner))
+			continue;
 		*count = 1;
 		return put_record(a, rec, &owner, w);
 	}

@@ -397,6 +397,26 @@ static void test_reverse_by_alias(void **state)
 	assert_true(a.kept == 0 && a.removed == 1);
 }
 
+/* Nor does a "no" tell who serves such names. */
+static void test_reverse_negative(void **state)
+{
+#define SOA_OF(octet) octet "\7in-addr\4arpa\0" "\0\6\0\1\0\0\0\5\0\x1a" "\1m\0" "\1r\0" \
+	"\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\1\0\0\0\1"
+#define NXDOMAIN "\x12\x34\x81\x83\0\1\0\0\0\1\0\0" PTR_Q
+	uint8_t dst[DNS_UDP_PLAIN];
+	struct dns_question q;
+	struct dns_answer a;
+
+	assert_int_equal(dns_question_read(MESSAGE(HEAD_Q PTR_Q), &q), 0);
+	assert_int_equal(dns_answer_pass(&q, MESSAGE(NXDOMAIN SOA_OF("\2" "11")), any, NULL, dst,
+					 sizeof(dst), &a), 0);
+	assert_int_equal(dst[9], 1);
+	assert_int_equal(dns_answer_pass(&q, MESSAGE(NXDOMAIN SOA_OF("\2" "10")), any, NULL, dst,
+					 sizeof(dst), &a), 0);
+	assert_int_equal(dst[9], 0);
+	assert_int_equal(a.rcode, DNS_NXDOMAIN);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -405,7 +425,7 @@ int main(void)
 		cmocka_unit_test(test_log),	 cmocka_unit_test(test_question),
 		cmocka_unit_test(test_answer),	 cmocka_unit_test(test_compression),
 		cmocka_unit_test(test_reverse),	 cmocka_unit_test(test_addresses),
-		cmocka_unit_test(test_reverse_by_alias),
+		cmocka_unit_test(test_reverse_by_alias), cmocka_unit_test(test_reverse_negative),
 	};
 
 	return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
