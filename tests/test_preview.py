@@ -469,6 +469,16 @@ class Forward(Base):
         p.send_signal(signal.SIGINT)
         self.assertEqual(p.wait(20), 0)
 
+    def test_an_open_connection_is_cut_when_it_ends(self):
+        p, (port,) = self.start(f"0:{ECHO}")
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
+            s.sendall(b"x")
+            self.assertEqual(s.recv(1), b"x")
+            p.send_signal(signal.SIGINT)
+            self.assertEqual(p.wait(20), 0)
+            with self.assertRaises(ConnectionResetError):           # not the end of what the guest sends
+                s.recv(1)
+
     def test_several_ports_and_one_that_is_closed(self):
         p, ports = self.start(f"0:{HTTP}", f"0:{LOOPBACK}", f"0:{CLOSED}")
         for port, remote in zip(ports[:2], (HTTP, LOOPBACK)):

@@ -36,7 +36,7 @@ struct forward_port {
 struct fw {
 	struct cli *c;
 	struct loop *loop;
-	struct list opens;               /* on their way */
+	struct list opens;
 	size_t n_open;
 	const char *address;
 	char id[64];
@@ -44,11 +44,13 @@ struct fw {
 	size_t n_ports;
 };
 
+/* A connection of a client: on its way, then a relay that has both sockets. */
 struct fw_open {
 	struct list node;
 	struct forward_port *port;
 	int client;
 	struct conn *api;
+	struct relay *relay;
 };
 
 static void reset(int fd)
@@ -59,6 +61,13 @@ static void reset(int fd)
 	fd_close(fd);
 }
 
+static void open_free(struct fw_open *o)
+{
+	list_del(&o->node);
+	o->port->fw->n_open--;
+	free(o);
+}
+
 /* Without a tunnel. */
 static void give_up(struct fw_open *o, const char *why)
 {
@@ -67,16 +76,12 @@ static void give_up(struct fw_open *o, const char *why)
 	conn_free(o->api);
 	if (o->client >= 0)
 		reset(o->client);
-	list_del(&o->node);
-	o->port->fw->n_open--;
-	free(o);
+	open_free(o);
 }
 
 static void on_relay_end(struct relay *r, const struct relay_end *end, void *arg)
 {
-	struct fw *fw = arg;
-
-	fw->n_open--;
+	open_free(arg);
 }
 
 static void open_done(struct fw_open *o, struct buf *in)
@@ -89,12 +94,11 @@ static void open_done(struct fw_open *o, struct buf *in)
 	memcpy(rest, buf_data(in), n);
 	buf_consume(in, n);
 	fd = conn_detach(TAKE(o->api));
-	if (!relay_new(fw->loop, TAKE_FD(o->client), fd, NULL, 0, rest, n, on_relay_end, fw)) {
+	o->relay = relay_new(fw->loop, TAKE_FD(o->client), fd, NULL, 0, rest, n, on_relay_end, o);
+	if (!o->relay) {
 		cli_note(fw->c, "no descriptors are left for another connection");
-		fw->n_open--;
+		open_free(o);
 	}
-	list_del(&o->node);
-	free(o);
 }
 
 /* The sentence of an answer that is no tunnel, as far as it has come. */
@@ -241,6 +245,20 @@ static void on_signal(int signo, void *arg)
 	loop_stop(fw->loop);
 }
 
+/* Whose connection is cut here is told by a reset: it is no end of what the other side sent. */
+static void end_all(struct fw *fw)
+{
+	LIST_FOR_SAFE(&fw->opens, o, struct fw_open, node) {
+		if (o->relay)
+			relay_cut(o->relay);
+		else
+			give_up(o, NULL);
+	}
+	for (size_t i = 0; i < fw->n_ports; i++)
+		listener_free(fw->ports[i].listener);
+	loop_free(fw->loop);
+}
+
 static int serve(struct fw *fw, struct err *e)
 {
 	int r = 0;
@@ -248,15 +266,14 @@ static int serve(struct fw *fw, struct err *e)
 	fw->loop = loop_new();
 	if (!fw->loop || loop_signal(fw->loop, SIGINT, on_signal, fw) < 0 ||
 	    loop_signal(fw->loop, SIGTERM, on_signal, fw) < 0)
-		return err_set(e, -EMFILE, "no descriptors are left");
+		r = err_set(e, -EMFILE, "no descriptors are left");
 	for (size_t i = 0; i < fw->n_ports && r >= 0; i++)
 		r = listen_one(fw, &fw->ports[i], e);
 	if (r >= 0) {
 		say_ports(fw);
 		r = loop_run(fw->loop);
 	}
-	for (size_t i = 0; i < fw->n_ports; i++)
-		listener_free(fw->ports[i].listener);
+	end_all(fw);
 	return r;
 }
 
