@@ -47,9 +47,9 @@ enum gtw_inside_fd { GTW_INSIDE_MAIN = 3, GTW_INSIDE_UDP4, GTW_INSIDE_UDP6, GTW_
 enum gtw_outside_fd { GTW_OUTSIDE_MAIN = 3, GTW_OUTSIDE_RESOLVER, GTW_OUTSIDE_FD_END };
 /*
  * RLIMIT_NOFILE of main (or the hard limit, when that is lower): two a flow or lease, of which there
- * are 9,500 at most.
+ * are 9,500 at most, and six a DNS question that waits.
  */
-#define GTW_MAIN_NOFILE 19456
+#define GTW_MAIN_NOFILE 19968
 #define GTW_PART_NOFILE 1088                 /* of inside and outside: a dial each, until it is handed over */
 #define GTW_LISTEN_BACKLOG 1024              /* of the tproxy listeners */
 

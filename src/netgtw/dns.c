@@ -8,10 +8,14 @@
  * was truncated. Each attempt has a channel of its own, for one nameserver: so each has a port and
  * an ID that nobody knows, and what one nameserver does touches no other question. Its sockets
  * come from outside, connected; the address that c-ares is told (DNS_FAKE) means nothing. Its
- * time-outs are not used: an attempt ends by a timer here. A channel is never destroyed inside one
- * of its own callbacks: those only note what happened, query_after looks.
+ * time-outs are not used: there is a timer here. A channel is never destroyed inside one of its own
+ * callbacks: those only note what happened, query_after looks.
  *
- * Attempts go around the nameservers twice, from the one that answered last.
+ * Attempts go around the nameservers twice, from the one that answered last. The next one begins
+ * when the last one has failed or had its time; those before go on listening, and the first good
+ * answer to any of them ends the question. GTW_DNS_ATTEMPTS listen at once: one more takes the
+ * place of the oldest. When all have been made, the question waits for those that still listen,
+ * until the time of the last one is over.
  */
 #include <ares.h>
 #include <arpa/inet.h>
@@ -31,9 +35,8 @@
 #include "netgtw/gtw.h"
 
 #define DNS_FAKE 0xc0000201u         /* 192.0.2.1: c-ares wants an address and uses it for nothing */
-#define DNS_FIRST_MS 1500            /* for a nameserver's answer; in the second round DNS_SECOND_MS */
+#define DNS_FIRST_MS 1500            /* until the next one is asked; in the second round DNS_SECOND_MS */
 #define DNS_SECOND_MS 2500
-#define DNS_SOCKS 2                  /* of one attempt: UDP, TCP */
 #define DNS_TCP_IDLE_MS 15000        /* a connection without a question that waits */
 #define DNS_TCP_PENDING 16           /* questions of one connection that wait; then it is not read */
 #define DNS_TCP_OUT_MAX (4 * (2 + DNS_MESSAGE_MAX))      /* answers that are not taken; more are dropped */
@@ -46,7 +49,13 @@ struct dns_conn {
 	unsigned pending;
 };
 
-struct dns_sock { struct loop_io io; struct query *q; };
+struct attempt {
+	struct query *q;
+	struct ares_channeldata *ch;         /* NULL: it does not listen (any more) */
+	struct loop_io socks[GTW_DNS_SOCKS];
+	unsigned number, server;
+	bool failed;                         /* nothing more comes of it; query_after ends it */
+};
 
 struct query {
 	struct list node;
@@ -55,14 +64,12 @@ struct query {
 	struct in_msg from;                  /* UDP: who asked what */
 	struct dns_conn *conn;               /* TCP; NULL also when it is gone */
 	bool tcp;
-	bool busy /* in a call of c-ares */, failed /* this attempt */, done /* was answered */;
-	bool no_internet;
+	bool done;                           /* was answered */
 	bool floor;                          /* of the answer: an address was in the floor, the first is */
 	struct addr floor_addr;
-	struct ares_channeldata *ch;
-	struct dns_sock socks[DNS_SOCKS];
-	struct loop_timer timer;
-	unsigned attempt, server;
+	struct attempt attempts[GTW_DNS_ATTEMPTS], *last;
+	unsigned first, n_attempts;          /* which nameserver began; attempts made */
+	struct loop_timer timer;             /* the time of the last attempt */
 	size_t asked_len;
 };
 
@@ -70,7 +77,8 @@ struct dns {
 	struct gtw *g;
 	struct list queries, conns;
 	size_t n_queries, n_conns;
-	unsigned first, n_servers; /* which is asked first; as many as there are known to be */
+	bool knows_servers, internet;
+	unsigned first, n_servers;           /* which is asked first; how many there are */
 	uint8_t out[DNS_MESSAGE_MAX + 2];    /* with the length that TCP has before it */
 };
 
@@ -175,41 +183,34 @@ static int dns_upstream(struct query *q, const uint8_t *p, size_t n)
 
 static ares_socket_t cares_socket(int family, int type, int protocol, void *arg)
 {
-	struct query *q = arg;
-	struct out_req r = { .magic = PROTO_MAGIC, .index = q->server,
+	struct attempt *a = arg;
+	struct out_req r = { .magic = PROTO_MAGIC, .index = a->server,
 			     .kind = type == SOCK_STREAM ? OUT_DNS_TCP : OUT_DNS_UDP };
 	int fd = -1;
-	enum out_answer answer = gtw_ask_outside(q->d->g, &r, &fd);
+	enum out_answer answer = gtw_ask_outside(a->q->d->g, &r, &fd);
 
 	if (answer == OUT_OK && fd >= 0)
 		return fd;
 	fd_close(fd);
-	if (answer == OUT_INDEX) {
-		/* There are only so many; this attempt was none. */
-		q->d->n_servers = q->server;
-		q->d->first = 0;
-		q->attempt--;
-	}
-	q->no_internet |= answer == OUT_INTERNET;
 	errno = ECONNREFUSED;
 	return ARES_SOCKET_BAD;
 }
 
-static struct dns_sock *cares_find(struct query *q, int fd)
+static struct loop_io *cares_find(struct attempt *a, int fd)
 {
-	for (int i = 0; i < DNS_SOCKS; i++) {
-		if (q->socks[i].io.loop && q->socks[i].io.fd == fd)
-			return &q->socks[i];
+	for (int i = 0; i < GTW_DNS_SOCKS; i++) {
+		if (a->socks[i].loop && a->socks[i].fd == fd)
+			return &a->socks[i];
 	}
 	return NULL;
 }
 
 static int cares_close(ares_socket_t fd, void *arg)
 {
-	struct dns_sock *s = cares_find(arg, fd);
+	struct loop_io *s = cares_find(arg, fd);
 
 	if (s)
-		loop_del(&s->io);
+		loop_del(s);
 	fd_close(fd);
 	return 0;
 }
@@ -247,85 +248,86 @@ static const struct ares_socket_functions cares_functions = {
 	.asendv = cares_send,
 };
 
-static void query_after(struct query *q);
+static void query_after(struct query *q, bool due);
 
 static void cares_on_io(struct loop_io *io, uint32_t events)
 {
-	struct query *q = CONTAINER_OF(io, struct dns_sock, io)->q;
+	struct attempt *a = io->arg;
 	bool bad = (events & (EPOLLERR | EPOLLHUP)) != 0;
 	bool in = bad || (events & EPOLLIN), out = (events & EPOLLOUT) != 0;
 
-	q->busy = true;
-	ares_process_fd(q->ch, in ? io->fd : ARES_SOCKET_BAD, out ? io->fd : ARES_SOCKET_BAD);
-	q->busy = false;
-	query_after(q);
+	ares_process_fd(a->ch, in ? io->fd : ARES_SOCKET_BAD, out ? io->fd : ARES_SOCKET_BAD);
+	query_after(a->q, false);
 }
 
 static void cares_state(void *arg, ares_socket_t fd, int in, int out)
 {
-	struct query *q = arg;
-	struct dns_sock *s = cares_find(q, fd);
+	struct attempt *a = arg;
+	struct loop_io *s = cares_find(a, fd);
 	uint32_t events = (in ? EPOLLIN : 0u) | (out ? EPOLLOUT : 0u);
 
-	for (int i = 0; !s && events && i < DNS_SOCKS; i++) {
-		if (q->socks[i].io.loop)
+	for (int i = 0; !s && events && i < GTW_DNS_SOCKS; i++) {
+		if (a->socks[i].loop)
 			continue;
-		q->socks[i].q = q;
-		if (loop_add(q->d->g->loop, &q->socks[i].io, fd, events, cares_on_io, q) < 0)
-			q->failed = true;
+		if (loop_add(a->q->d->g->loop, &a->socks[i], fd, events, cares_on_io, a) < 0)
+			a->failed = true;
 		return;
 	}
 	if (s && events)
-		loop_mod(&s->io, events);
+		loop_mod(s, events);
 	else if (s)
-		loop_del(&s->io);
+		loop_del(s);
 	else if (events)
-		q->failed = true;
+		a->failed = true;
 }
 
 static void cares_done(void *arg, int status, int timeouts, unsigned char *p, int n)
 {
-	struct query *q = arg;
+	struct attempt *a = arg;
+	struct query *q = a->q;
 
 	if (status == ARES_EDESTRUCTION || q->done)
 		return;
-	if (status == ARES_SUCCESS && p && n > 0 && dns_upstream(q, p, (size_t)n) == 0)
+	if (status == ARES_SUCCESS && p && n > 0 && dns_upstream(q, p, (size_t)n) == 0) {
 		q->done = true;
-	else
-		q->failed = true;
+		q->d->first = a->server;
+	} else {
+		a->failed = true;
+	}
 }
 
-static int cares_channel(struct query *q)
+static int cares_channel(struct attempt *a)
 {
 	struct in_addr fake = { .s_addr = htonl(DNS_FAKE) };
 	struct ares_options o = {
 		/* What the nameserver says is looked at here, refusals too. */
 		.flags = ARES_FLAG_NOSEARCH | ARES_FLAG_NOALIASES | ARES_FLAG_NOCHECKRESP,
 		.timeout = 60000, .tries = 1, .ndots = 1, .servers = &fake, .nservers = 1,
-		.lookups = "b", .sock_state_cb = cares_state, .sock_state_cb_data = q };
+		.lookups = "b", .sock_state_cb = cares_state, .sock_state_cb_data = a };
 	/* All that it would otherwise look up in files. */
 	int mask = ARES_OPT_FLAGS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_NDOTS |
 		   ARES_OPT_SERVERS | ARES_OPT_LOOKUPS | ARES_OPT_DOMAINS | ARES_OPT_SORTLIST |
 		   ARES_OPT_SOCK_STATE_CB;
 
-	if (ares_init_options(&q->ch, &o, mask) != ARES_SUCCESS) {
-		q->ch = NULL;
+	if (ares_init_options(&a->ch, &o, mask) != ARES_SUCCESS) {
+		a->ch = NULL;
 		return -ENOMEM;
 	}
-	ares_set_socket_functions(q->ch, &cares_functions, q);
+	ares_set_socket_functions(a->ch, &cares_functions, a);
 	return 0;
 }
 
 /* ---- A question ---- */
 
-static void query_channel_end(struct query *q)
+static void attempt_end(struct attempt *a)
 {
-	ares_channel ch = TAKE(q->ch);
+	ares_channel ch = TAKE(a->ch);
 
 	if (ch)
 		ares_destroy(ch);
-	for (int i = 0; i < DNS_SOCKS; i++)
-		loop_del(&q->socks[i].io);
+	for (int i = 0; i < GTW_DNS_SOCKS; i++)
+		loop_del(&a->socks[i]);
+	a->failed = false;
 }
 
 static void conn_pending(struct dns_conn *c, int change);
@@ -335,7 +337,8 @@ static void query_free(struct query *q)
 	struct dns *d = q->d;
 
 	q->done = true;
-	query_channel_end(q);
+	for (int i = 0; i < GTW_DNS_ATTEMPTS; i++)
+		attempt_end(&q->attempts[i]);
 	loop_timer_stop(&q->timer);
 	if (q->conn)
 		conn_pending(q->conn, -1);
@@ -346,55 +349,107 @@ static void query_free(struct query *q)
 
 static void query_on_timer(struct loop_timer *t)
 {
-	struct query *q = t->arg;
-
-	q->failed = true;
-	query_after(q);
+	query_after(t->arg, true);
 }
 
-/* One attempt; q->done or q->failed may be said at once. */
+/* A place for one more: a free one, or that of the oldest. */
+static struct attempt *query_place(struct query *q)
+{
+	struct attempt *oldest = q->attempts;
+
+	for (int i = 0; i < GTW_DNS_ATTEMPTS; i++) {
+		struct attempt *a = &q->attempts[i];
+
+		if (!a->ch)
+			return a;
+		if (a->number < oldest->number)
+			oldest = a;
+	}
+	attempt_end(oldest);
+	return oldest;
+}
+
+/* One more attempt; q->done or its `failed` may be said at once. */
 static void query_ask(struct query *q)
 {
 	struct dns *d = q->d;
+	struct attempt *a = query_place(q);
 	uint8_t packet[DNS_QUESTION_MAX];
 	uint16_t id = 0;
 	size_t n;
 
-	q->failed = false;
-	q->server = (d->first + q->attempt) % d->n_servers;
-	if (getrandom(&id, sizeof(id), 0) != sizeof(id) || cares_channel(q) < 0) {
-		q->failed = true;
-		return;
-	}
-	n = dns_question_write(&q->question, id, packet);
+	q->last = a;
+	a->q = q;
+	a->number = q->n_attempts++;
+	a->server = (q->first + a->number) % d->n_servers;
 	loop_timer_set(d->g->loop, &q->timer,
-		       q->attempt < d->n_servers ? DNS_FIRST_MS : DNS_SECOND_MS, query_on_timer, q);
-	q->busy = true;
-	ares_send(q->ch, packet, (int)n, cares_done, q);
-	q->busy = false;
+		       a->number < d->n_servers ? DNS_FIRST_MS : DNS_SECOND_MS, query_on_timer, q);
+	if (getrandom(&id, sizeof(id), 0) != sizeof(id) || cares_channel(a) < 0)
+		return;
+	n = dns_question_write(&q->question, id, packet);
+	ares_send(a->ch, packet, (int)n, cares_done, a);
 }
 
-/* What has become of the attempt: the end, the next one, or it goes on. q may be gone. */
-static void query_after(struct query *q)
+/* Ends what has failed. Returns how many still listen. */
+static unsigned query_listening(struct query *q)
 {
-	struct dns *d = q->d;
+	unsigned n = 0;
 
-	while (q->failed && !q->done) {
-		query_channel_end(q);
-		q->attempt++;
-		if (d->n_servers == 0 || q->no_internet || q->attempt >= 2 * d->n_servers) {
-			dns_say(q, q->no_internet ? DNS_REFUSED : DNS_SERVFAIL,
-				q->no_internet ? WHY_INTERNET : WHY_UPSTREAM);
-			q->done = true;
-			break;
-		}
-		query_ask(q);
+	for (int i = 0; i < GTW_DNS_ATTEMPTS; i++) {
+		if (q->attempts[i].failed)
+			attempt_end(&q->attempts[i]);
+		n += q->attempts[i].ch != NULL;
 	}
-	if (!q->done)
-		return;
-	if (!q->failed && d->n_servers)
-		d->first = q->server;
+	return n;
+}
+
+/*
+ * What has become of the attempts: the end, the next one, or they go on. due: the last one has had
+ * its time. q may be gone.
+ */
+static void query_after(struct query *q, bool due)
+{
+	while (!q->done) {
+		unsigned listening = query_listening(q);
+		bool more = q->n_attempts < 2 * q->d->n_servers;
+
+		if (!due && (more ? q->last->ch != NULL : listening > 0))
+			return;
+		if (more) {
+			due = false;
+			query_ask(q);
+		} else {
+			dns_say(q, DNS_SERVFAIL, WHY_UPSTREAM);
+			q->done = true;
+		}
+	}
 	query_free(q);
+}
+
+/* What outside has of nameservers stays as it is: it is asked once, when one is needed. */
+static void dns_know_servers(struct dns *d)
+{
+	struct out_req r = { .magic = PROTO_MAGIC, .kind = OUT_DNS_UDP };
+
+	d->knows_servers = true;
+	for (; r.index < GTW_NAMESERVERS_MAX; r.index++) {
+		int fd;
+		enum out_answer answer = gtw_ask_outside(d->g, &r, &fd);
+
+		fd_close(fd);
+		d->internet = answer != OUT_INTERNET;
+		if (!d->internet || answer == OUT_INDEX)
+			return;
+		d->n_servers++;
+	}
+}
+
+/* Whether a nameserver can be asked at all. */
+static enum flow_why dns_way_out(struct dns *d)
+{
+	if (!d->knows_servers)
+		dns_know_servers(d);
+	return !d->internet ? WHY_INTERNET : d->n_servers == 0 ? WHY_UPSTREAM : WHY_NONE;
 }
 
 /* Names of addresses in the floor would tell the names of the operator's own network. */
@@ -410,6 +465,7 @@ static bool dns_at_once(struct query *q, int code)
 {
 	struct gtw *g = q->d->g;
 	enum dns_treat treat = dns_treat(q->question.type);
+	enum flow_why why;
 
 	if (code != DNS_NOERROR)
 		dns_say(q, (enum dns_rcode)code, WHY_MALFORMED);
@@ -424,8 +480,8 @@ static bool dns_at_once(struct query *q, int code)
 		dns_say(q, DNS_NOERROR, WHY_NONE);
 	else if (dns_reverse_closed(&q->question))
 		dns_say(q, DNS_NXDOMAIN, WHY_FLOOR);
-	else if (q->d->n_servers == 0)
-		dns_say(q, DNS_SERVFAIL, WHY_UPSTREAM);
+	else if ((why = dns_way_out(q->d)) != WHY_NONE)
+		dns_say(q, why == WHY_INTERNET ? DNS_REFUSED : DNS_SERVFAIL, why);
 	else
 		return false;
 	return true;
@@ -435,7 +491,7 @@ static void dns_question(struct dns *d, const struct in_msg *from, struct dns_co
 			 const uint8_t *p, size_t n)
 {
 	struct query first = { .d = d, .tcp = conn != NULL, .conn = conn, .from = *from,
-			       .asked_len = n };
+			       .first = d->first, .asked_len = n };
 	int code = dns_question_read(p, n, &first.question);
 	struct query *q;
 
@@ -451,7 +507,7 @@ static void dns_question(struct dns *d, const struct in_msg *from, struct dns_co
 	if (conn)
 		conn_pending(conn, 1);
 	query_ask(q);
-	query_after(q);
+	query_after(q, false);
 }
 
 void dns_datagram(struct gtw *g, const struct in_msg *m, const uint8_t *p, size_t n)
@@ -571,7 +627,6 @@ int dns_start(struct gtw *g)
 		return -ENOMEM;
 	g->dns = x_alloc(sizeof(*g->dns));
 	g->dns->g = g;
-	g->dns->n_servers = GTW_NAMESERVERS_MAX;
 	list_init(&g->dns->queries);
 	list_init(&g->dns->conns);
 	return 0;

@@ -1,5 +1,6 @@
 #include "netgtw/gtw.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -145,6 +146,10 @@ static void gtw_buckets(struct gtw *g)
 	bucket_init(&g->new_flows, v[LIMIT_CONNECTIONS_RATE], 2 * v[LIMIT_CONNECTIONS_RATE], now);
 	bucket_init(&g->dns_rate, v[LIMIT_DNS_RATE], 2 * v[LIMIT_DNS_RATE], now);
 }
+
+static_assert(GTW_MAIN_NOFILE >=
+		      GTW_OTHER_FDS + 2 * (LIMIT_CONNECTIONS_MOST + LIMIT_LEASES_MOST),
+	      "main's descriptors suffice for all that the limits allow");
 
 /* Without a descriptor for what outside hands over main could not go on, so there are enough. */
 static void gtw_fit_descriptors(struct gtw *g)

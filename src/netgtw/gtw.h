@@ -52,7 +52,11 @@
 #define GTW_SYNC_MS 5000                     /* for an answer of outside, or all ends */
 #define GTW_CONTROL_PEERS_MAX 8
 #define GTW_CAP_CACHE 256
-#define GTW_OTHER_FDS 456                    /* of main, beside flows and leases */
+#define GTW_DNS_ATTEMPTS 3                   /* of one question, that listen at once; 75 KiB each */
+#define GTW_DNS_SOCKS 2                      /* of one attempt: UDP, TCP */
+/* Descriptors of main, beside those of flows and leases. */
+#define GTW_OTHER_FDS \
+	(136 + LIMIT_DNS_TCP_MOST + LIMIT_DNS_PENDING_MOST * GTW_DNS_ATTEMPTS * GTW_DNS_SOCKS)
 
 struct gtw_conf {
 	char sandbox[ID_SANDBOX_LEN + 1];

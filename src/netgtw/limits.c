@@ -8,20 +8,16 @@
 
 #define RATE_MOST (UINT64_C(1) << 40)
 
-/*
- * The most of connections and leases together is what main's descriptors suffice for
- * (GTW_MAIN_NOFILE).
- */
 const struct limit_def limit_defs[LIMIT_COUNT] = {
-	[LIMIT_CONNECTIONS] = { "connections", 7500, 1, 7500 },
+	[LIMIT_CONNECTIONS] = { "connections", 7500, 1, LIMIT_CONNECTIONS_MOST },
 	[LIMIT_CONNECTIONS_RATE] = { "connections-per-s", 500, 0, RATE_MOST },
 	[LIMIT_DIALS] = { "dials", 1024, 1, 8192 },
 	[LIMIT_UP] = { "bytes-up-per-s", 0, 0, RATE_MOST },
 	[LIMIT_DOWN] = { "bytes-down-per-s", 0, 0, RATE_MOST },
 	[LIMIT_DNS_RATE] = { "dns-per-s", 200, 0, RATE_MOST },
-	[LIMIT_DNS_PENDING] = { "dns-pending", 128, 1, 256 },
-	[LIMIT_DNS_TCP] = { "dns-tcp", 64, 1, 64 },
-	[LIMIT_LEASES] = { "leases", 2000, 1, 2000 },
+	[LIMIT_DNS_PENDING] = { "dns-pending", 128, 1, LIMIT_DNS_PENDING_MOST },
+	[LIMIT_DNS_TCP] = { "dns-tcp", 64, 1, LIMIT_DNS_TCP_MOST },
+	[LIMIT_LEASES] = { "leases", 2000, 1, LIMIT_LEASES_MOST },
 	[LIMIT_LEASE_DIALS] = { "lease-dials", 256, 1, 1024 },
 };
 

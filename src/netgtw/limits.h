@@ -20,6 +20,12 @@ enum limit_id {
 	LIMIT_COUNT
 };
 
+/* The most of those that cost main descriptors (GTW_MAIN_NOFILE). */
+#define LIMIT_CONNECTIONS_MOST 7500
+#define LIMIT_LEASES_MOST 2000
+#define LIMIT_DNS_PENDING_MOST 128
+#define LIMIT_DNS_TCP_MOST 64
+
 struct limit_def { const char *name; uint64_t normal, least, most; };
 extern const struct limit_def limit_defs[LIMIT_COUNT];
 

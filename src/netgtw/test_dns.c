@@ -156,24 +156,58 @@ static struct msg get(int fd)
 static struct sockaddr_storage asker;
 static socklen_t asker_len;
 
-static struct msg upstream_get(void)
+static struct msg asked_of(int nameserver)
 {
 	struct msg m;
 	ssize_t n;
 
-	if (!rig_wait(upstream, POLLIN, RIG_WAIT_MS))
+	if (!rig_wait(nameserver, POLLIN, RIG_WAIT_MS))
 		fail_msg("the nameserver is not asked");
 	asker_len = sizeof(asker);
-	n = recvfrom(upstream, m.p, sizeof(m.p), 0, (struct sockaddr *)&asker, &asker_len);
+	n = recvfrom(nameserver, m.p, sizeof(m.p), 0, (struct sockaddr *)&asker, &asker_len);
 	assert_true(n >= 12);
 	m.n = (size_t)n;
 	return m;
 }
 
+static struct msg upstream_get(void) { return asked_of(upstream); }
+
 static void upstream_say(const struct msg *m)
 {
 	assert_int_equal(sendto(upstream, m->p, m->n, 0, (struct sockaddr *)&asker, asker_len),
 			 m->n);
+}
+
+/* One attempt, to be answered when others have been made since. */
+struct asked { int nameserver; struct msg m; struct sockaddr_storage from; socklen_t from_len; };
+
+static struct asked attempt(int nameserver)
+{
+	struct msg m = asked_of(nameserver);
+
+	return (struct asked){ nameserver, m, asker, asker_len };
+}
+
+static void say(const struct asked *a, const struct msg *m)
+{
+	assert_int_equal(sendto(a->nameserver, m->p, m->n, 0, (const struct sockaddr *)&a->from,
+				a->from_len),
+			 m->n);
+}
+
+static void say_code(const struct asked *a, enum dns_rcode code)
+{
+	struct msg m = answer(&a->m, 0x8180u | code);
+
+	say(a, &m);
+}
+
+static void say_addr(const struct asked *a, const char *addr)
+{
+	struct msg m = answer(&a->m, 0x8180);
+
+	record_a(&m, NULL, addr);
+	say(a, &m);
 }
 
 static void ask(int fd, const struct msg *m)
@@ -353,14 +387,20 @@ static void fill_big(struct msg *m)
 		record(m, 0, NULL, DNS_TXT, text, 256);
 }
 
+static void tcp_say(int fd, const struct msg *m)
+{
+	uint8_t len[2] = { (uint8_t)(m->n >> 8), (uint8_t)m->n };
+
+	rig_send(fd, len, 2);
+	rig_send(fd, m->p, m->n);
+}
+
 static int guest_tcp_ask(const struct msg *q)
 {
 	int fd = rig_connect(&rig, RIG_GUEST, GTW_HOST_V4, 53);
-	uint8_t len[2] = { (uint8_t)(q->n >> 8), (uint8_t)q->n };
 
 	assert_true(fd >= 0);
-	rig_send(fd, len, 2);
-	rig_send(fd, q->p, q->n);
+	tcp_say(fd, q);
 	return fd;
 }
 
@@ -380,7 +420,6 @@ static void test_truncation(void **state)
 {
 	struct msg q = question(5, "big.example.com", DNS_TXT, 0), up, said, got;
 	int fd = guest_udp(GTW_HOST_V4), tcp = -1;
-	uint8_t len[2];
 
 	for (int over_tcp = 0; over_tcp < 2; over_tcp++) {
 		int up_tcp;
@@ -396,10 +435,7 @@ static void test_truncation(void **state)
 		up = tcp_get(up_tcp);
 		said = answer(&up, 0x8180);
 		fill_big(&said);
-		len[0] = (uint8_t)(said.n >> 8);
-		len[1] = (uint8_t)said.n;
-		rig_send(up_tcp, len, 2);
-		rig_send(up_tcp, said.p, said.n);
+		tcp_say(up_tcp, &said);
 		got = over_tcp ? tcp_get(tcp) : get(fd);
 		assert_int_equal(flags_of(&got) & 0x0200, over_tcp ? 0 : 0x0200);
 		assert_int_equal(count_of(&got), over_tcp ? 8 : 0);
@@ -417,11 +453,9 @@ static void test_tcp_pipeline(void **state)
 	struct msg up1, up2, said, got;
 	struct sockaddr_storage first;
 	socklen_t first_len;
-	uint8_t len[2] = { 0, (uint8_t)q2.n };
 	int fd = guest_tcp_ask(&q1);
 
-	rig_send(fd, len, 2);
-	rig_send(fd, q2.p, q2.n);
+	tcp_say(fd, &q2);
 	shutdown(fd, SHUT_WR);
 	up1 = upstream_get();
 	first = asker;
@@ -537,6 +571,201 @@ static void fresh(bool open, const char *const *main_args, const char *const *ou
 		rig_open(&rig);
 }
 
+/* ---- Several attempts ---- */
+
+static const char *const two_servers[] = { "--internet", "yes", "--nameserver", "9.9.10.53",
+					   "--nameserver", "9.9.10.54", NULL };
+
+/* A question of the guest, and what main had of descriptors before. */
+struct wait { int fd, second; size_t before; };
+
+static struct wait wait_begin(const char *const *outside_args)
+{
+	struct msg q = question(21, "late.example.com", DNS_A, 0);
+	struct wait w = { .second = rig_udp(&rig, RIG_INTERNET, "9.9.10.54", 53) };
+
+	fresh(true, NULL, outside_args);
+	exchange("before.example.com", DNS_A, fill_plain, 0x8180);
+	w.before = rig_main_fds(&rig);
+	w.fd = guest_udp(GTW_HOST_V4);
+	ask(w.fd, &q);
+	return w;
+}
+
+/* Nothing of the question is left, and what is said to its attempts now reaches nobody. */
+static void wait_over(struct wait *w)
+{
+	struct msg m;
+
+	assert_int_equal(rig_main_fds(&rig), w->before);
+	assert_false(rig_wait(w->fd, POLLIN, 0));
+	while (rig_wait(upstream, POLLIN, 0))
+		(void)!recv(upstream, m.p, sizeof(m.p), 0);
+	close(w->fd);
+	close(w->second);
+}
+
+static void is_answer(const struct msg *m, const char *addr)
+{
+	struct addr a;
+
+	assert_int_equal(addr_parse(addr, &a), 0);
+	assert_int_equal(flags_of(m) & 15, DNS_NOERROR);
+	assert_int_equal(count_of(m), 1);
+	assert_memory_equal(m->p + m->n - 4, a.ip, 4);
+}
+
+/* The first nameserver answers when the second one has been asked already. */
+static void test_late(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+	struct asked first = attempt(upstream), second = attempt(w.second);
+	struct msg m, got;
+
+	m = answer(&first.m, 0x8180);
+	record_a(&m, NULL, "9.9.10.66");
+	m.p[0] ^= 0xff;                                      /* another ID */
+	say(&first, &m);
+	m.p[0] ^= 0xff;
+	m.p[13] = 'm';                                       /* another question */
+	say(&first, &m);
+	m = answer(&second.m, 0x8180);
+	record_a(&m, NULL, "9.9.10.66");
+	m.p[0] = first.m.p[0];
+	m.p[1] = first.m.p[1] ^ (m.p[1] == first.m.p[1]);    /* the ID of another attempt */
+	say(&second, &m);
+	say_addr(&first, "9.9.10.2");
+	got = get(w.fd);
+	is_answer(&got, "9.9.10.2");
+	assert_int_equal(rig_main_fds(&rig), w.before);
+	say_addr(&second, "9.9.10.66");
+	/* Who answered is asked first. */
+	got = exchange("after.example.com", DNS_A, fill_plain, 0x8180);
+	is_answer(&got, "9.9.10.2");
+	wait_over(&w);
+}
+
+/* A nameserver that needs 2 s for everything, and no other. */
+static void test_always_late(void **state)
+{
+	struct wait w = wait_begin(NULL);
+
+	for (int i = 0; i < 2; i++) {
+		struct msg q = question(22, "late.example.com", DNS_A, 0), got;
+		struct asked first = attempt(upstream), second;
+
+		poll(NULL, 0, 2000);
+		say_addr(&first, "9.9.10.2");
+		got = get(w.fd);
+		is_answer(&got, "9.9.10.2");
+		second = attempt(upstream);
+		say_addr(&second, "9.9.10.66");
+		if (i == 0)
+			ask(w.fd, &q);
+	}
+	wait_over(&w);
+}
+
+/* That all others cannot or will not answer does not end what may still be answered. */
+static void test_fails_then_late(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+	struct asked first = attempt(upstream), other;
+	struct msg got;
+
+	other = attempt(w.second);
+	say_code(&other, DNS_SERVFAIL);
+	other = attempt(upstream);
+	say_code(&other, DNS_REFUSED);
+	other = attempt(w.second);
+	say_code(&other, DNS_SERVFAIL);
+	assert_false(rig_wait(w.fd, POLLIN, 200));
+	assert_int_equal(rig_main_fds(&rig), w.before + 1);
+	say_addr(&first, "9.9.10.2");
+	got = get(w.fd);
+	is_answer(&got, "9.9.10.2");
+	wait_over(&w);
+	/* But when the last one that listens fails too, that is the end. */
+	w = wait_begin(two_servers);
+	first = attempt(upstream);
+	for (int i = 0; i < 3; i++) {
+		other = attempt(i % 2 ? upstream : w.second);
+		say_code(&other, DNS_SERVFAIL);
+	}
+	say_code(&first, DNS_REFUSED);
+	got = get(w.fd);
+	assert_int_equal(flags_of(&got) & 15, DNS_SERVFAIL);
+	wait_over(&w);
+}
+
+/* "There is no such name" is an answer like any other. */
+static void test_late_no(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+	struct asked first = attempt(upstream), second = attempt(w.second);
+	struct msg got;
+
+	say_code(&first, DNS_NXDOMAIN);
+	got = get(w.fd);
+	assert_int_equal(flags_of(&got) & 15, DNS_NXDOMAIN);
+	say_addr(&second, "9.9.10.66");
+	wait_over(&w);
+}
+
+/* A late answer that is truncated: that attempt goes on over TCP, and again others are made. */
+static void test_late_over_tcp(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+	struct asked first = attempt(upstream), other = attempt(w.second);
+	struct msg m = answer(&first.m, 0x8380), got;
+	int tcp;
+
+	say(&first, &m);
+	tcp = rig_accept(upstream_tcp);
+	m = tcp_get(tcp);
+	other = attempt(upstream);
+	assert_int_equal(rig_main_fds(&rig), w.before + 4);
+	m = answer(&m, 0x8180);
+	record_a(&m, NULL, "9.9.10.2");
+	tcp_say(tcp, &m);
+	got = get(w.fd);
+	is_answer(&got, "9.9.10.2");
+	say_addr(&other, "9.9.10.66");
+	close(tcp);
+	wait_over(&w);
+}
+
+/* Nobody answers: three attempts listen at once, not more, and nothing is left in the end. */
+static void test_silence(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+	struct asked attempts[4];
+	struct msg got;
+
+	for (int i = 0; i < 4; i++) {
+		attempts[i] = attempt(i % 2 ? w.second : upstream);
+		assert_int_equal(rig_main_fds(&rig), w.before + (i < 3 ? (size_t)i + 1 : 3));
+	}
+	/* The first was given up for the last. */
+	say_addr(&attempts[0], "9.9.10.66");
+	got = get(w.fd);
+	assert_int_equal(flags_of(&got) & 15, DNS_SERVFAIL);
+	wait_over(&w);
+}
+
+/* When all is revoked, questions end with all of their attempts. */
+static void test_revoked_while_waiting(void **state)
+{
+	struct wait w = wait_begin(two_servers);
+
+	attempt(upstream);
+	attempt(w.second);
+	assert_int_equal(rig_main_fds(&rig), w.before + 2);
+	rig_revoke(&rig, 0);
+	wait_over(&w);
+	fresh(true, NULL, NULL);
+}
+
 static void test_name_in_log(void **state)
 {
 	int listener = rig_listen(&rig, RIG_INTERNET, "9.9.10.2", 8080), a, b;
@@ -563,6 +792,7 @@ static void test_refused(void **state)
 					    NULL };
 	static const char *const closed[] = { "--internet", "no", "--nameserver", "9.9.10.53",
 					      NULL };
+	static const char *const none[] = { "--internet", "yes", NULL };
 	struct msg q = question(6, "limit.example.com", DNS_A, 0), got;
 	int fd, refused = 0;
 
@@ -570,8 +800,15 @@ static void test_refused(void **state)
 	got = at_once(&q);
 	assert_int_equal(flags_of(&got) & 15, DNS_REFUSED);
 	fresh(true, NULL, closed);
-	got = at_once(&q);
-	assert_int_equal(flags_of(&got) & 15, DNS_REFUSED);
+	for (int i = 0; i < 2; i++) {
+		got = at_once(&q);
+		assert_int_equal(flags_of(&got) & 15, DNS_REFUSED);
+	}
+	fresh(true, NULL, none);
+	for (int i = 0; i < 2; i++) {
+		got = at_once(&q);
+		assert_int_equal(flags_of(&got) & 15, DNS_SERVFAIL);
+	}
 	fresh(true, slow, NULL);
 	fd = guest_udp(GTW_HOST_V4);
 	for (int i = 0; i < 20; i++)
@@ -633,6 +870,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_nxdomain),   cmocka_unit_test(test_truncation),
 		cmocka_unit_test(test_tcp_pipeline), cmocka_unit_test(test_bad_questions),
 		cmocka_unit_test(test_forged),	   cmocka_unit_test(test_upstream_fails),
+		cmocka_unit_test(test_late),	   cmocka_unit_test(test_always_late),
+		cmocka_unit_test(test_fails_then_late), cmocka_unit_test(test_late_no),
+		cmocka_unit_test(test_late_over_tcp), cmocka_unit_test(test_silence),
+		cmocka_unit_test(test_revoked_while_waiting),
 		cmocka_unit_test(test_name_in_log), cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_flood),
 	};

@@ -1,6 +1,7 @@
 #include "netgtw/test_rig.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -142,7 +143,8 @@ void rig_net(struct rig *r)
 			    "route add default via 9.9.10.2\nroute add ::/0 via 2a10:9999::2\n");
 	/* Whatever address is called there, somebody answers: what is refused is refused before. */
 	rig_ip(r, RIG_INTERNET, "link set lo up\nlink set wan up\naddr add 9.9.10.2/24 dev wan\n"
-				"addr add 9.9.10.53/24 dev wan\naddr add 2a10:9999::2/64 dev wan nodad\n"
+				"addr add 9.9.10.53/24 dev wan\naddr add 9.9.10.54/24 dev wan\n"
+				"addr add 2a10:9999::2/64 dev wan nodad\n"
 				"route add local 10.0.0.0/8 dev lo\nroute add local 172.16.0.0/12 dev lo\n"
 				"route add local 192.168.0.0/16 dev lo\nroute add local 169.254.0.0/16 dev lo\n"
 				"route add local 100.64.0.0/10 dev lo\nroute add local 198.18.0.0/15 dev lo\n"
@@ -643,4 +645,21 @@ uint64_t rig_counter(struct rig *r, const char *name)
 	v = (uint64_t)json_integer_value(json_object_get(rep.counters, name));
 	ipc_done(gtw_ops[GTW_STATS].rep, &rep);
 	return v;
+}
+
+size_t rig_main_fds(struct rig *r)
+{
+	char path[64];
+	size_t n = 0;
+	DIR *d;
+
+	/* An answer of main: what it was at before has ended. */
+	rig_counter(r, "flows");
+	str_format(path, sizeof(path), "/proc/%d/fd", (int)r->pid[0]);
+	d = opendir(path);
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
 }

@@ -79,5 +79,6 @@ json_t *rig_log(struct rig *r);                              /* all records that
 /* The last record with this direction and address (NULL = any). Borrowed from `log`. */
 json_t *rig_find(json_t *log, const char *dir, const char *addr);
 uint64_t rig_counter(struct rig *r, const char *name);
+size_t rig_main_fds(struct rig *r);                          /* descriptors of main; to compare */
 
 #endif

@@ -158,7 +158,7 @@ class Datagrams(asyncio.DatagramProtocol):
         except (IndexError, struct.error):
             return
         if reply is not None:
-            asyncio.get_running_loop().call_later(1 if name.startswith("slow") else 0, self.transport.sendto, reply, peer)
+            asyncio.get_running_loop().call_later(2 if name.startswith("slow") else 0, self.transport.sendto, reply, peer)
 
 
 async def dns_stream(reader, writer, note):
