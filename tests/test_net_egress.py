@@ -173,7 +173,7 @@ class Names(Base):
         self.assertLess(r["ms"], 15000)
 
     def test_too_many_questions(self):
-        """More than the limit (docs/limits.md): the others are answered REFUSED, not left without an answer; then it is as before."""
+        """More than the limit (docs/network.md): the others are answered REFUSED, not left without an answer; then it is as before."""
         script = ("import socket,struct,time,collections\n"
                   "s=socket.socket(2,2);s.connect(('10.0.2.2',53));s.setsockopt(1,8,1<<20);c=collections.Counter()\n"
                   "q=lambda i:struct.pack('!6H',i,0x100,1,0,0,0)+b'\\x07unique%d\\x03net\\x04test\\0\\0\\1\\0\\1'%(i%10)\n"
@@ -191,6 +191,7 @@ class Names(Base):
         self.assertGreater(ok, 0)
         self.assertGreater(refused, 0)
         self.assertEqual(ok + refused, total)
+        self.logged(direction="dns", verdict="refuse", reason="limit")
         node.wait_for("questions are answered again", lambda: self.ask({"op": "dns", "name": "www.net.test"})[0].get("answers"), 10)
 
     def test_what_is_no_question(self):

@@ -157,14 +157,18 @@ class Up(unittest.TestCase):
         nothing_left(self.node)
         self.assertEqual(other.sh(b, "echo still"), "still\n")
 
-    def test_a_range_that_cannot_be_opened(self):
-        """No gateway would start with it, so the node does not."""
+    def test_what_no_gateway_takes(self):
+        """A range that cannot be opened, a limit that there is not: no gateway would start with it, so the node does not."""
         n = self.node
-        p = subprocess.run([node.SPACE, "up", "--no-demo", "--net-allow", "10.0.0.0/8", "--net-allow", "127.0.0.0/8", *n.options()],
-                           env=n.env(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
-        self.assertNotEqual(p.returncode, 0)
-        self.assertIn("127.0.0.0/8 holds addresses (loopback) that cannot be opened", p.stderr)
-        self.assertEqual(leftovers(n), {})
+        for option, good, bad, says in (("--net-allow", "10.0.0.0/8", "127.0.0.0/8", "127.0.0.0/8 holds addresses (loopback) that cannot be opened"),
+                                        ("--net-limit", "connections=9", "leases=2001", "The limit leases is no number of 1 to 2000"),
+                                        ("--net-limit", "connections=9", "connection=9", "There is no limit connection=9")):
+            with self.subTest(bad):
+                p = subprocess.run([node.SPACE, "up", "--no-demo", option, good, option, bad, *n.options()],
+                                   env=n.env(), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+                self.assertNotEqual(p.returncode, 0)
+                self.assertIn(says, p.stderr)
+                self.assertEqual(leftovers(n), {})
 
     def test_failpoints_are_announced(self):
         os.makedirs(self.node.run, mode=0o755)

@@ -225,20 +225,32 @@ static void test_nameservers(void **state)
 
 static void test_net_options(void **state)
 {
-	const char *allow[CONF_NET_ALLOW_MAX + 2] = { "10.1.0.0/16", "FD00::/8" };
-	const char *server[] = { "127.0.0.53", NULL }, *none[] = { NULL };
-	const char *bad[] = { "10.1.0.0", NULL };
+	static const struct up_net_strings good = { { "10.1.0.0/16", "FD00::/8" },
+						    { "127.0.0.53" },
+						    { "connections=9", "bytes-up-per-s=0" } };
+	static const struct up_net_strings bad[] = {
+		{ .allow = { "10.1.0.0" } },
+		{ .nameserver = { "10.1.0.0/16" } },
+		{ .limit = { "connections" } },
+		{ .limit = { "connections=1 " } },
+	};
+	struct up_net_strings many[3] = { 0 };
 	struct cli c = { .command = "up" };
 	struct conf_network n = { 0 };
 
-	assert_int_equal(up_net_options(&c, allow, server, &n), 0);
+	assert_int_equal(up_net_options(&c, &good, &n), 0);
 	assert_string_equal(n.allow[1], "fd00::/8");
 	assert_string_equal(n.nameservers[0], "127.0.0.53");
-	assert_int_equal(up_net_options(&c, bad, none, &n), 2);
-	assert_int_equal(up_net_options(&c, none, allow, &n), 2);
-	for (int i = 0; i < CONF_NET_ALLOW_MAX + 1; i++)
-		allow[i] = "10.1.0.0/16";
-	assert_int_equal(up_net_options(&c, allow, none, &n), 2);
+	assert_string_equal(n.limits[1], "bytes-up-per-s=0");
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(up_net_options(&c, &bad[i], &n), 2);
+	for (int i = 0; i < 17; i++) {
+		many[0].allow[i] = "10.1.0.0/16";
+		many[1].nameserver[i] = "127.0.0.53";
+		many[2].limit[i] = "connections=9";
+	}
+	for (size_t i = 0; i < ARRAY_LEN(many); i++)
+		assert_int_equal(up_net_options(&c, &many[i], &n), 2);
 }
 
 int main(void)

@@ -604,9 +604,9 @@ static const char *default_lib_dir(void)
 
 struct up_strings {
 	const char *detach, *size, *port, *instance, *state, *run, *cache, *lib, *uids, *uid_base,
-		*max, *origins, *no_demo, *allow[CLI_REPEAT_MAX + 1],
-		*nameserver[CLI_REPEAT_MAX + 1];
+		*max, *origins, *no_demo;
 	struct up_front_strings front;
+	struct up_net_strings net;
 };
 
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
@@ -644,10 +644,13 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		  &s.origins, false },
 		{ "--net-allow", "CIDR",
 		  "a private range that sandboxes may reach all the same; again for more",
-		  s.allow, true },
+		  s.net.allow, true },
 		{ "--nameserver", "ADDRESS",
 		  "that sandboxes' names are looked up at (default: /etc/resolv.conf)",
-		  s.nameserver, true },
+		  s.net.nameserver, true },
+		{ "--net-limit", "NAME=VALUE",
+		  "what a sandbox may use of its network (docs/network.md); again for more",
+		  s.net.limit, true },
 		{ "--no-demo", NULL, "without the first sandbox", &s.no_demo, false },
 		{ 0 },
 	};
@@ -668,7 +671,7 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) ||
 	    (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
 		return cli_usage_error(c, "a number is out of range");
-	n = up_net_options(c, s.allow, s.nameserver, &o->network);
+	n = up_net_options(c, &s.net, &o->network);
 	if (n == 0)
 		n = up_front_options(c, &s.front, o);
 	if (n)

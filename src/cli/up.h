@@ -5,7 +5,7 @@
  * up_store.c storage: the btrfs file and its mount; the folders of an instance
  * up_image.c kernel, initramfs, base image, the digest that names the template
  * up_front.c where clients come in: addresses, domain, certificate
- * up_net.c   what gateways may reach: opened ranges, name servers (up_resolv.c: the machine's)
+ * up_net.c   gateways: opened ranges, limits, name servers (up_resolv.c: the machine's)
  * up_keys.c  signing keys, key bundle, API keys (`space key`)
  * up_proc.c  the daemons: start, restart with back-off, end
  * up_left.c  what nobody could stop in order
@@ -61,10 +61,14 @@ void up_front_free(struct up_front *f);
  * ones with a zone are left out.
  */
 void up_nameservers(const char *text, struct conf_network *ret);
-/* Both lists end with NULL. 0, or the exit code: it was said on stderr. */
-int up_net_options(struct cli *c, const char *const *allow, const char *const *nameserver,
-		   struct conf_network *ret);
-int up_net_check(const struct up_options *o, struct err *e);      /* would a gateway take the ranges? */
+/* --net-allow, --nameserver, --net-limit: lists that end with NULL. */
+struct up_net_strings {
+	const char *allow[CLI_REPEAT_MAX + 1], *nameserver[CLI_REPEAT_MAX + 1],
+		*limit[CLI_REPEAT_MAX + 1];
+};
+/* 0, or the exit code: it was said on stderr. */
+int up_net_options(struct cli *c, const struct up_net_strings *s, struct conf_network *ret);
+int up_net_check(const struct up_options *o, struct err *e);      /* would a gateway take ranges and limits? */
 void up_net_conf(const struct up_options *o, struct conf *k);
 
 /* Says a step on stderr: "space: making the base template... done (12 s)". */

@@ -172,6 +172,17 @@ static int conf_ip(char dst[CONF_CIDR_MAX], const char *text, bool with_prefix)
 int conf_cidr(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, true); }
 int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, false); }
 
+int conf_limit(char dst[CONF_CIDR_MAX], const char *text)
+{
+	size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyz-");
+	uint64_t v;
+
+	if (name == 0 || text[0] == '-' || text[name] != '=' ||
+	    str_to_u64(text + name + 1, UINT64_MAX, &v) < 0 || strlen(text) >= CONF_CIDR_MAX)
+		return -EINVAL;
+	return str_copy(dst, CONF_CIDR_MAX, text);
+}
+
 /* The lists of the object `network`. */
 static const struct conf_list {
 	const char *name;
@@ -183,6 +194,8 @@ static const struct conf_list {
 	  "a range like 10.1.0.0/16 or fd00:1::/32, without bits behind its prefix" },
 	{ "nameservers", offsetof(struct conf_network, nameservers), CONF_NAMESERVERS_MAX,
 	  conf_ip_address, "a numeric address" },
+	{ "limits", offsetof(struct conf_network, limits), CONF_NET_LIMITS_MAX, conf_limit,
+	  "a limit like connections=1000" },
 };
 
 static char *conf_list_at(const struct conf_network *n, const struct conf_list *l, size_t i)

@@ -10,14 +10,16 @@
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
  *	  "origins": "https://console.example", "max_sandboxes": 64,
  *	  "plain_http": "loopback", "tls_listen": "tcp:0.0.0.0:443",
- *	  "network": { "allow": ["10.1.0.0/16"], "nameservers": ["192.0.2.53"] } }
+ *	  "network": { "allow": ["10.1.0.0/16"], "nameservers": ["192.0.2.53"],
+ *	               "limits": ["connections=1000"] } }
  *
  * `tls_listen` (may be missing): HTTPS for clients, with key and chain in STATE/keys/api/tls.pem, which
  * `space up` keeps up to date. `plain_http` (may be missing): "anywhere" lets api_listen be another
  * address than one of this machine's loopback.
  *
  * `network` (may be missing) is for the sandboxes' gateways: ranges that the operator opens
- * although the platform's floor closes them, and where names are asked for.
+ * although the platform's floor closes them, where names are asked for, and what each may use
+ * (`netgtw --limit`).
  *
  * Instance names: ^[a-z][a-z0-9]{0,11}$ (they become part of interface names: IFNAMSIZ).
  */
@@ -37,12 +39,14 @@ extern const char *const conf_user_names[CONF_USER_COUNT];
 
 #define CONF_NET_ALLOW_MAX 16
 #define CONF_NAMESERVERS_MAX 3       /* as resolv.conf(5) */
+#define CONF_NET_LIMITS_MAX 16
 #define CONF_CIDR_MAX 50             /* an IPv6 address, "/128" and the final NUL */
 
-/* Numeric, in inet_ntop(3)'s form. Lists end with "" when they are not full. */
+/* Addresses in inet_ntop(3)'s form. Lists end with "" when they are not full. */
 struct conf_network {
 	char allow[CONF_NET_ALLOW_MAX][CONF_CIDR_MAX];          /* "10.1.0.0/16", "fd00:1::/32" */
 	char nameservers[CONF_NAMESERVERS_MAX][CONF_CIDR_MAX];  /* addresses without port: 53 */
+	char limits[CONF_NET_LIMITS_MAX][CONF_CIDR_MAX];        /* "connections=1000" */
 };
 
 struct conf {
@@ -79,6 +83,7 @@ int conf_check(const struct conf *c, struct err *e);                   /* limits
 /* Text of a range or an address -> inet_ntop(3)'s form. -EINVAL; a range with host bits is one. */
 int conf_cidr(char dst[CONF_CIDR_MAX], const char *text);
 int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text);
+int conf_limit(char dst[CONF_CIDR_MAX], const char *text);      /* name and number in form alone */
 
 /*
  * Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock").

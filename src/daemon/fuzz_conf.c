@@ -1,7 +1,8 @@
 /*
  * The configuration: the first byte chooses between a whole file, the object `network` of a good
- * one, and the text of a range or an address. What is accepted keeps every limit, and comes back
- * the same when it is written and read again; what is refused has a sentence and sets nothing.
+ * one, and the text of a range, an address or a limit. What is accepted keeps every limit, and
+ * comes back the same when it is written and read again; what is refused has a sentence and sets
+ * nothing.
  */
 #include <assert.h>
 #include <stdint.h>
@@ -38,10 +39,11 @@ static void look_file(const char *text, size_t n)
 	assert(memcmp(&c, &again, sizeof(c)) == 0);
 }
 
-static void look_address(const char *text)
+static void look_text(const char *text)
 {
-	static int (*const forms[])(char[CONF_CIDR_MAX], const char *) = { conf_cidr,
-									   conf_ip_address };
+	static int (*const forms[])(char[CONF_CIDR_MAX], const char *) = {
+		conf_cidr, conf_ip_address, conf_limit
+	};
 	char form[CONF_CIDR_MAX], again[CONF_CIDR_MAX];
 	int taken = 0;
 
@@ -70,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		look_file(whole, strlen(whole));
 		break;
 	default:
-		look_address(text);
+		look_text(text);
 		break;
 	}
 	return 0;

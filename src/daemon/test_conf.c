@@ -40,7 +40,8 @@ static const struct conf good = {
 	.origins = "https://a.example http://b.example:8080",
 	.max_sandboxes = 64,
 	.network = { .allow = { "10.1.0.0/16", "fd00:1::/32" },
-		     .nameservers = { "127.0.0.53", "2001:db8::53" } },
+		     .nameservers = { "127.0.0.53", "2001:db8::53" },
+		     .limits = { "connections=9" } },
 };
 
 static int setup(void **state)
@@ -149,6 +150,9 @@ static const struct { const char *from, *to, *says; } strict_rows[] = {
 	{ "fd00:1::/32", "fd00:1::/129", "network.allow must have" },
 	{ "\"10.1.0.0/16\"", "1", "network.allow must have" },
 	{ "127.0.0.53", "fe80::1%lo", "network.nameservers must have" },
+	{ "connections=9", "connections", "network.limits must have" },
+	{ "connections=9", "connections=x", "network.limits must have" },
+	{ "connections=9", "=9", "network.limits must have" },
 	{ "127.0.0.53", "dns.example", "network.nameservers must have" },
 	{ "127.0.0.53", "1.1.1.1\", \"1.1.1.1\", \"1.1.1.1", "more than 3" },
 	{ "\"allow\"", "\"allowed\"", "network.allowed" },
@@ -191,6 +195,11 @@ static void test_network(void **state)
 	assert_int_equal(conf_ip_address(text, "2001:DB8:0::1"), 0);
 	assert_string_equal(text, "2001:db8::1");
 	assert_int_equal(conf_ip_address(text, "1.2.3.4/32"), -EINVAL);
+	assert_int_equal(conf_limit(text, "connections-per-s=20"), 0);
+	assert_string_equal(text, "connections-per-s=20");
+	assert_int_equal(conf_limit(text, "--limit=1"), -EINVAL);
+	assert_int_equal(conf_limit(text, "dns-per-s=-1"), -EINVAL);
+	assert_int_equal(conf_limit(text, "dns-per-s=99999999999999999999"), -EINVAL);
 	/* Not in the form that is written, and a gap in a list. */
 	str_copy(c.network.allow[1], CONF_CIDR_MAX, "FD00:1::/32");
 	assert_int_equal(conf_check(&c, &e), -EINVAL);

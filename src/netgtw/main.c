@@ -115,7 +115,7 @@ static int usage(void)
 		"       netgtw --role inside --sandbox ID\n"
 		"       netgtw --role outside --sandbox ID --internet yes|no [--nameserver ADDRESS]\n"
 		"                   [--allow CIDR]\n"
-		"       netgtw --role check [--allow CIDR]...   (0: outside takes them)\n"
+		"       netgtw --role check [--allow CIDR] [--limit NAME=VALUE]   (0: it takes them)\n"
 		"Descriptors from 3 on as node-manager sets them up.\n";
 
 	fputs(text, stderr);

@@ -121,6 +121,13 @@ static void add_option(struct gateway_args *a, const char *name, const char *val
 	a->argv[a->n++] = value;
 }
 
+static void add_limits(struct gateway_args *a, const struct conf_network *n)
+{
+	_Static_assert(2 * (8 + CONF_NET_LIMITS_MAX) < GATEWAY_ARGS_MAX, "room for all");
+	for (size_t i = 0; i < CONF_NET_LIMITS_MAX && n->limits[i][0]; i++)
+		add_option(a, "--limit", n->limits[i]);
+}
+
 /* What the operator allows is for outside alone, which has the last word. */
 static void add_network(struct gateway_args *a, const struct conf_network *n, bool internet)
 {
@@ -155,6 +162,7 @@ static int step_jail(struct gateway *g, struct err *e)
 	add_option(&args[JAIL_GATEWAY_MAIN], "--peer-uid", peer);
 	add_option(&args[JAIL_GATEWAY_MAIN], "--root-key", root);
 	add_option(&args[JAIL_GATEWAY_MAIN], "--worker", g->nm->conf.worker);
+	add_limits(&args[JAIL_GATEWAY_MAIN], &g->nm->conf.network);
 	add_network(&args[JAIL_GATEWAY_OUTSIDE], &g->nm->conf.network, g->req->internet);
 	g->jail.null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	if (g->jail.null < 0)

@@ -236,10 +236,10 @@ class Internet:
 class NetNode(harness.Node):
     """A node on the internet's node machine: its programs, and the tests' calls of them, run there."""
 
-    def __init__(self, internet, nameservers=(DNS4, DNS6), allow=(OPENED4, OPENED6), **kw):
+    def __init__(self, internet, nameservers=(DNS4, DNS6), allow=(OPENED4, OPENED6), limits=(), **kw):
         super().__init__(**kw)
         self.internet = internet
-        self.more = [w for a in nameservers for w in ("--nameserver", a)] + [w for a in allow for w in ("--net-allow", a)]
+        self.more = [w for option, values in (("--nameserver", nameservers), ("--net-allow", allow), ("--net-limit", limits)) for a in values for w in (option, a)]
 
     def up(self, *more, **kw):
         with self.internet.inside():
