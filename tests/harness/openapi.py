@@ -4,31 +4,17 @@ import http.client
 import json
 import os
 import re
-import shutil
 import subprocess
 
-from harness import node
+from harness import locked, node
 
 FOLDER = os.path.join(node.ROOT, "tests/openapi")
-VENV = os.path.join(node.ROOT, "build/openapi")
 
 
-def venv():
-    """Made once for each state of requirements.txt."""
-    wanted = os.path.join(FOLDER, "requirements.txt")
-    stamp = os.path.join(VENV, "requirements.txt")
-    with open(wanted) as f:
-        text = f.read()
-    if os.path.exists(stamp):
-        with open(stamp) as f:
-            if f.read() == text:
-                return VENV
-    shutil.rmtree(VENV, ignore_errors=True)
-    subprocess.run(["python3", "-m", "venv", VENV], check=True)
-    subprocess.run([f"{VENV}/bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--require-hashes",
-                    "-r", wanted], check=True)
-    shutil.copy(wanted, stamp)
-    return VENV
+def python():
+    """The Python that has what requirements.txt names."""
+    with open(os.path.join(FOLDER, "requirements.txt")) as f:
+        return locked.pip(f.read(), os.path.join(node.ROOT, "build/openapi"))
 
 
 class Client:
@@ -58,7 +44,7 @@ class Client:
 
     def check(self, document, complete):
         """What validate.py has to say about all answers; with complete also which documented ones were not seen."""
-        r = subprocess.run([f"{venv()}/bin/python", f"{FOLDER}/validate.py", *(["--complete"] if complete else [])],
+        r = subprocess.run([python(), f"{FOLDER}/validate.py", *(["--complete"] if complete else [])],
                            input=json.dumps({"document": document, "seen": self.seen}), stdout=subprocess.PIPE, text=True, check=True)
         return r.stdout.splitlines()
 
@@ -94,7 +80,7 @@ def fuzz(n, key, *options, config=ASK_FOR_TERMINALS, timeout=600):
     with open(f"{folder}/schemathesis.toml", "w") as f:
         f.write(config)
     try:
-        r = subprocess.run([f"{venv()}/bin/st", "--config-file", f"{folder}/schemathesis.toml", "run", f"{n.api_url}/v1/openapi.json", "--header", f"X-API-Key: {key}",
+        r = subprocess.run([os.path.join(os.path.dirname(python()), "st"), "--config-file", f"{folder}/schemathesis.toml", "run", f"{n.api_url}/v1/openapi.json", "--header", f"X-API-Key: {key}",
                             "--continue-on-failure", "--no-color", "--suppress-health-check", "all", *options],
                            cwd=folder, env=n.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
     except subprocess.TimeoutExpired as e:

@@ -3,7 +3,6 @@
 import datetime
 import json
 import os
-import shutil
 import subprocess
 
 from harness import locked, node
@@ -46,12 +45,8 @@ def numbers(version):
 # -- installing
 
 def javascript():
-    """The folder with node_modules/e2b-VERSION, as locked; installed once."""
-    target = locked.npm(HERE, os.path.join(CACHE, "npm"))
-    for name in os.listdir(HERE):
-        if name.endswith(".mjs"):
-            shutil.copy(os.path.join(HERE, name), target)
-    return target
+    """The folder with the programs and node_modules/e2b-VERSION, as locked."""
+    return locked.npm(HERE, os.path.join(CACHE, "npm"))
 
 
 def requirements(version):
@@ -62,21 +57,8 @@ def requirements(version):
 
 
 def python(version):
-    """The Python of an environment with that e2b and what is locked for it; installed once."""
-    target = os.path.join(CACHE, "pypi-" + version)
-    wanted, stamp = target + ".txt", os.path.join(target, "stamp")
-    os.makedirs(CACHE, exist_ok=True)
-    with open(wanted, "w") as f:
-        f.write(requirements(version))
-    done, digest = locked.fresh(stamp, wanted)
-    program = os.path.join(target, "bin/python")
-    if not done:
-        shutil.rmtree(target, ignore_errors=True)
-        subprocess.run(["python3", "-m", "venv", target], check=True)
-        subprocess.run([program, "-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary", ":all:", "-r", wanted], check=True)
-        with open(stamp, "w") as f:
-            f.write(digest)
-    return program
+    """The Python of an environment with that e2b and what is locked for it."""
+    return locked.pip(requirements(version), os.path.join(CACHE, "pypi-" + version))
 
 
 # -- running
