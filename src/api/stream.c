@@ -11,14 +11,15 @@
  * again, once; whoever may not reach a port does not wake it.
  *
  * Four kinds of it, one table (kinds[]): what the node is asked for, what is taken out of the head,
- * and how an answer of our own is said: in E2B's form, as a problem under /v1, or as the frame with
- * which an HTTP/2 server says goodbye.
+ * and how an answer of our own is said: in E2B's form, as a problem under /v1, or to the requests on
+ * an HTTP/2 connection that was to be a tunnel (h2_refuse.h).
  *
  * Only node-api can say Space-Refusal or Space-Error: it takes Space-* out of what a guest says.
  * They go no further than here. A stream is bound to the generation that admitted it; data_cut ends
  * those of a retired one as soon as this process knows (the node ends them too).
  *
- * The stream is freed when its forward has ended and no look-up is under way for it.
+ * The stream is freed when its forward has ended, no look-up is under way for it and its refusal
+ * was said.
  */
 #include "api/stream.h"
 
@@ -35,18 +36,20 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "http/forward.h"
+#include "http/h2_refuse.h"
 
 #define CONNECT_TIMEOUT_MS 5000
 #define HEAD_TIMEOUT_MS 610000               /* a little more than node-api's, which can say what went wrong */
 #define STALL_TIMEOUT_MS 600000
 #define HEAD_MAX (2 * HTTP_HEAD_MAX)
-#define H2_DEBUG_MAX 200
 
 struct stream {
 	struct list node;
 	struct api *api;
 	struct stream_ask ask;
-	struct forward *f;               /* NULL: over, a look-up is still under way */
+	struct forward *f;               /* NULL: over; a look-up is still under way, or */
+	struct h2_refuse *refusing;
+	const struct word *word;         /* what it says */
 	bool looking, retried, retry_fresh;
 	bool may_wake;                   /* one try to wake a paused sandbox (C-9) */
 	bool cors;                       /* a page of another origin asks */
@@ -146,26 +149,11 @@ static void reply_problem(struct stream *s, const struct word *w)
 	forward_reply(s->f, status, extra, PROBLEM_TYPE, body, strlen(body));
 }
 
-static void put32(unsigned char *p, uint32_t v)
+/* Said when the forward has let go of the client (on_end). */
+static void reply_h2(struct stream *s, const struct word *w)
 {
-	for (int i = 0; i < 4; i++)
-		p[i] = (unsigned char)(v >> (24 - 8 * i));
-}
-
-/*
- * An empty SETTINGS frame and GOAWAY with INTERNAL_ERROR and the sentence (RFC 9113 6.5, 6.8): all
- * that is ever said in HTTP/2 here, and nothing is read for it.
- */
-static void reply_goaway(struct stream *s, const struct word *w)
-{
-	unsigned char out[9 + 9 + 8 + H2_DEBUG_MAX] = { [3] = 4 };
-	size_t n = strnlen(w->message, H2_DEBUG_MAX);
-	unsigned char *goaway = out + 9;
-
-	put32(goaway, (uint32_t)(8 + n) << 8 | 7);       /* length, type; flags and stream are 0 */
-	put32(goaway + 13, 2);
-	memcpy(goaway + 17, w->message, n);
-	forward_reply(s->f, w->status, NULL, NULL, out, 9 + 9 + 8 + n);
+	s->word = w;
+	forward_leave(s->f, w->status);
 }
 
 static const struct {
@@ -175,7 +163,7 @@ static const struct {
 	[STREAM_CONTROL] = { ID_PROTOCOL_NONE, reply_json },
 	[STREAM_PORT] = { ID_PROTOCOL_HTTP, reply_json },
 	[STREAM_TUNNEL] = { ID_PROTOCOL_TCP, reply_problem },
-	[STREAM_H2] = { ID_PROTOCOL_H2, reply_goaway },
+	[STREAM_H2] = { ID_PROTOCOL_H2, reply_h2 },
 };
 
 static bool is_raw(const struct stream *s)
@@ -345,6 +333,7 @@ static void stream_free(struct stream *s)
 {
 	list_del(&s->node);
 	s->api->n_streams--;
+	h2_refuse_free(s->refusing);
 	explicit_bzero(s->via.caps, sizeof(s->via.caps));
 	free(s);
 }
@@ -522,6 +511,14 @@ static void on_released(struct forward *f, struct conn *idle, void *arg)
 		pool_put(s->api, s->via.addr, idle);
 }
 
+static void on_refused_all(void *arg)
+{
+	struct stream *s = arg;
+
+	s->refusing = NULL;
+	stream_free(s);
+}
+
 static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 {
 	struct stream *s = arg;
@@ -533,11 +530,16 @@ static void on_end(struct forward *f, const struct forward_end *end, void *arg)
 		 F_STR("method", h->method), F_STR("path", path), F_INT("status", end->status),
 		 F_STR("end", forward_why_names[end->why]), F_UINT("in", end->in_bytes),
 		 F_UINT("out", end->out_bytes), F_INT("ms", clock_mono_ms() - s->start_ms));
+	s->f = NULL;
+	if (end->client && s->word && !s->api->stopping) {
+		s->refusing = h2_refuse_new(end->client, s->word->status, s->word->message,
+					    on_refused_all, s);
+		return;
+	}
 	if (end->client && !s->api->stopping)
 		http_server_return(s->api->http, end->client);
 	else
 		conn_free(end->client);
-	s->f = NULL;
 	if (!s->looking || s->api->stopping)
 		stream_free(s);
 }
@@ -622,7 +624,7 @@ void data_cut(struct api *a, const char *sandbox, uint64_t generation)
 {
 	LIST_FOR_SAFE(&a->streams, s, struct stream, node)
 		if (!s->f && !sandbox)
-			stream_free(s);                  /* the program ends: its look-up was dropped */
+			stream_free(s);                  /* the program ends: a look-up was dropped */
 		else if (s->f && (!sandbox || (s->routed && str_eq(s->ask.sandbox, sandbox) &&
 					       s->via.id.generation <= generation)))
 			forward_cut(s->f);

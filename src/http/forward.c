@@ -86,6 +86,7 @@ const char *const forward_why_names[FORWARD_WHY_COUNT] = {
 	[FORWARD_BODY_STALLED] = "body-stalled",
 	[FORWARD_CLIENT_GONE] = "client-gone",
 	[FORWARD_CUT] = "cut",
+	[FORWARD_LEFT] = "left",
 };
 
 static void forward_run(struct forward *f);
@@ -885,16 +886,13 @@ void forward_reply(struct forward *f, int status, const struct http_field *extra
 
 	if (f->st == ST_ENDED)
 		return;
-	assert(f->st == ST_IDLE && !f->spoke && status >= 200);
+	assert(f->st == ST_IDLE && !f->spoke && !f->c.silent && status >= 200);
 	f->ask_user = false;
 	f->keep = f->req.keep_alive && f->why != FORWARD_BODY_BAD &&
 		  f->why != FORWARD_BODY_STALLED &&
 		  (f->in_done || !f->req.expect_continue || f->said_continue);
 	buf_init(&out, HEAD_OUT_MAX + n);
-	if (f->c.silent)
-		f->keep = false;
-	else
-		put_reply_head(f, &out, status, extra, content_type, n);
+	put_reply_head(f, &out, status, extra, content_type, n);
 	if (has_body && !str_eq(f->req.method, "HEAD"))
 		buf_put(&out, body, n);
 	f->spoke = true;
@@ -906,6 +904,16 @@ void forward_reply(struct forward *f, int status, const struct http_field *extra
 	buf_done(&out);
 	if (f->st != ST_ENDED)
 		forward_later(f);
+}
+
+void forward_leave(struct forward *f, int status)
+{
+	if (f->st == ST_ENDED)
+		return;
+	assert(f->st == ST_IDLE && !f->spoke && f->c.silent && f->in_done);
+	f->ask_user = false;
+	f->end.status = status;
+	forward_over(f, FORWARD_LEFT);
 }
 
 void forward_cut(struct forward *f)

@@ -46,6 +46,7 @@ enum forward_why {
 	FORWARD_BODY_STALLED,      /* the client stopped within its body */
 	FORWARD_CLIENT_GONE,
 	FORWARD_CUT,               /* forward_cut */
+	FORWARD_LEFT,              /* forward_leave */
 	FORWARD_WHY_COUNT,
 };
 extern const char *const forward_why_names[FORWARD_WHY_COUNT];
@@ -54,7 +55,11 @@ struct forward_end {
 	enum forward_why why;
 	int status;                /* of the answer that the client got; 0 = none */
 	uint64_t in_bytes, out_bytes;     /* of bodies, framing included; the kept bytes of a second attempt count once */
-	struct conn *client;       /* not NULL: in order and fit for http_server_return(); the callee owns it. NULL: closed */
+	/*
+	 * Not NULL: in order and fit for http_server_return(), or left; the callee owns it. NULL:
+	 * closed.
+	 */
+	struct conn *client;
 };
 
 enum forward_head { FORWARD_PASS, FORWARD_SWALLOW };
@@ -120,11 +125,16 @@ void forward_tunnel(struct forward *f, struct conn *up);
 /* The body up to here can be sent once more (or was not touched). */
 bool forward_can_retry(const struct forward *f);
 /*
- * An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. With
- * `silent` the body alone goes out, as it is, and the connection ends.
+ * An answer of the user's own, while no attempt runs. `extra` ends with name NULL, may be NULL. Not
+ * with `silent`.
  */
 void forward_reply(struct forward *f, int status, const struct http_field *extra,
 		   const char *content_type, const void *body, size_t n);
+/*
+ * With `silent`, in place of that: the client is given to `end`, with what came from it unread. The
+ * status is noted as that of its answer.
+ */
+void forward_leave(struct forward *f, int status);
 /*
  * Throws away what is buffered and ends both sides: the client as above. `end` comes with
  * FORWARD_CUT.
