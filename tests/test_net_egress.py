@@ -7,11 +7,13 @@ import subprocess
 import threading
 import time
 import unittest
+import urllib.parse
 
-from harness import internet, node
+from harness import grpc, internet, node
 
 GET = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 REFUSED = ("ECONNRESET", "ECONNREFUSED", "EPIPE")            # what a program is told at once
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"          # of the guest, with the internet's among them
 FAST_MS = 4000                                               # far below any time-out of a dial, far above a reset
 
 
@@ -274,6 +276,37 @@ class Refusals(Base):
             p.kill()
             p.wait()
             p.stdout.close()
+
+
+class Grpc(Base):
+    """A library in the guest as the client, another one out there as the server."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.addClassCleanup(grpc.Server(NET).close)
+        grpc.put(NODE, BOX)
+        with NET.inside():
+            cls.client = grpc.Client("grpc-js", NODE, BOX)
+        cls.addClassCleanup(cls.client.close)
+
+    def test_calls(self):
+        """By name, in both families, over TLS and without."""
+        for ca, port in ((CERTIFICATES, grpc.TLS_PORT), (None, grpc.PORT)):
+            for name, node_address, check in (("v4.net.test", internet.NODE4, grpc.check_calls if ca else grpc.check_some), ("v6.net.test", internet.NODE6, grpc.check_some)):
+                with self.subTest(name, port=port):
+                    self.client.ask("open", target=f"{name}:{port}", ca=ca)
+                    peer = check(self, self.client)
+                    self.client.ask("close")
+                    self.assertIn(node_address, urllib.parse.unquote(peer))
+                    self.logged(name=name, port=port, direction="out", verdict="allow")
+
+    def test_names(self):
+        """The client's check of the certificate is the only one, and it is its own."""
+        self.client.ask("open", target=f"{internet.WEB4}:{grpc.TLS_PORT}", name="other.test", ca=CERTIFICATES)
+        r = self.client.ask("unary", size=10)
+        self.client.ask("close")
+        self.assertEqual(r["code"], "UNAVAILABLE")
+        self.assertIn("other.test", r["details"])
 
 
 class NoInternet(Base):

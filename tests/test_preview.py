@@ -11,10 +11,10 @@ import threading
 import time
 import unittest
 
-from harness import node, sdk, websocket
+from harness import grpc, node, sdk, websocket
 
 HARNESS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "harness")
-HTTP, LOOPBACK, ECHO, CLOSED, WEBSOCKET, H2 = 8000, 8001, 9000, 8009, 8100, 8200
+HTTP, LOOPBACK, ECHO, CLOSED, WEBSOCKET, H2, GRPC = 8000, 8001, 9000, 8009, 8100, 8200, 8300
 DOMAIN = "box.test"
 MB = 1 << 20
 
@@ -125,6 +125,13 @@ class Base(unittest.TestCase):
         s = context.wrap_socket(socket.create_connection(("127.0.0.1", self.tls_port), timeout=60), server_hostname=name, suppress_ragged_eofs=False)
         self.addCleanup(s.close)
         return s
+
+    @classmethod
+    def grpc(cls, kind, port, box):
+        c = grpc.Client(kind)
+        cls.addClassCleanup(c.close)
+        c.ask("open", target=f"127.0.0.1:{cls.tls_port}", name=f"{port}-{box}.{DOMAIN}", ca=f"{cls.folder}/tls.crt")
+        return c
 
     def ask(self, sock, host, path="/", method="GET", body=None, **fields):
         head = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n" + "".join(f"{k.replace('_', '-')}: {v}\r\n" for k, v in fields.items())
@@ -309,6 +316,10 @@ class Private(Base):
         self.assertEqual(self.tls(host, ["h2", "http/1.1"]).selected_alpn_protocol(), "http/1.1")
         with self.assertRaisesRegex(ssl.SSLError, "(?i)no.application.protocol"):
             self.tls(host, ["h2"])
+        for kind in grpc.KINDS:
+            r = self.grpc(kind, GRPC, self.private["sandboxID"]).ask("unary", size=10)
+            self.assertEqual(r["code"], "UNAVAILABLE", r)
+            self.assertRegex(r["details"], "(?i)no.application.protocol")
 
 
 class Tls(Base):
@@ -445,6 +456,59 @@ class Tls(Base):
         r = subprocess.run([node.SPACE, "up", *self.node.options(), "--listen", "0.0.0.0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
         self.assertEqual(r.returncode, 2)
         self.assertIn("--plain-http", r.stderr)
+
+
+class Grpc(Base):
+    """Two libraries as clients of a server on the guest's loopback, which speaks HTTP/2 without TLS."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        box = cls.ours = cls.new_box("--auto-resume", servers=())
+        grpc.put(cls.node, box)
+        # Asked before anybody listens.
+        cls.early = [cls.grpc(kind, GRPC, box) for kind in grpc.KINDS]
+        calls = ({"do": "unary", "size": grpc.BIG}, {"do": "many", "count": 1, "size": 10}, {"do": "sum", "count": 10, "size": 1000})
+        cls.refused = [c.ask(**call, timeout=30) for c in cls.early for call in calls]
+        cls.refused_at_once = [c.ask("at_once", count=20, size=1000, timeout=30) for c in cls.early]
+        grpc.serve(cls.node, box, GRPC)
+
+    def leases(self):
+        log = json.loads(self.node.space("net", "log", "--json", self.ours).stdout)
+        return {r["flow"] for r in log if (r["protocol"], r["port"], r["verdict"]) == ("h2", GRPC, "allow")}
+
+    def test_calls(self):
+        for kind in grpc.KINDS:
+            with self.subTest(kind):
+                before = self.leases()
+                grpc.check_calls(self, self.grpc(kind, GRPC, self.ours))
+                self.assertEqual(len(self.leases() - before), 1)
+
+    def test_what_is_said_instead(self):
+        """An answer to each call; the same channel gets through once there is a server."""
+        for r in self.refused:
+            self.assertEqual((r["code"], r["details"]), ("UNAVAILABLE", "The sandbox is running but port is not open"), r)
+        self.assertEqual(self.refused_at_once, [{"codes": ["UNAVAILABLE"], "same": 0}] * len(self.early))
+        for c in self.early:
+            self.assertEqual(c.ask("unary", size=10)["code"], "OK")
+        for kind in grpc.KINDS:
+            r = self.grpc(kind, GRPC, "i" + "0" * 20).ask("unary", size=10)
+            self.assertEqual((r["code"], r["details"]), ("UNAVAILABLE", "The sandbox was not found"), r)
+
+    def test_a_pause(self):
+        """It ends the calls that wait, with their connection. The next call makes another one, which wakes the sandbox."""
+        watcher = self.grpc("grpcio", GRPC, self.ours)
+        for kind in grpc.KINDS:
+            with self.subTest(kind):
+                client, results, begun = self.grpc(kind, GRPC, self.ours), [], watcher.seen()["begun"]
+                waits = threading.Thread(target=lambda: results.append(client.ask("wait", timeout=100)))
+                waits.start()
+                node.wait_for("the call", lambda: watcher.seen()["begun"] > begun)
+                self.node.space("pause", self.ours)
+                waits.join()
+                self.assertEqual(results[0]["code"], "UNAVAILABLE", results)
+                r = client.ask("unary", size=10)
+                self.assertEqual((r["code"], r["same"]), ("OK", True), r)
 
 
 class Forward(Base):
