@@ -64,7 +64,8 @@ class Pause(unittest.TestCase):
         return connect.run(self.node, box, script, **kw)[0]
 
     def count(self, box):
-        return int(self.sh(box, "cat /tmp/count"))
+        # Between two numbers the file is empty for a moment.
+        return int(node.wait_for("a number", lambda: self.sh(box, "cat /tmp/count").strip(), 10))
 
     def test_a_process_stands_still_and_goes_on(self):
         box = self.create(envVars={"MINE": "kept"})
