@@ -32,7 +32,7 @@ from harness import calls       # noqa: E402
 DAEMONS = ("node-manager", "sbx-manager", "node-api", "space-api", "space-control")
 JAILED = {"qemu-system-x86": "VMM", "spaced-host": "bridge", "jail-init": "jail-init", "netgtw": "gateway"}
 # A program of the test's own stands where a VMM, a bridge or a daemon would.
-LEFT_OUT = ("test_jail",)
+LEFT_OUT = ("test_jail", "test_net_taken_over")
 
 # Title, file and array, who is under it.
 LISTS = (
