@@ -198,7 +198,8 @@ static int cursor_parse(const char *cursor, bool newest_first, int64_t *ret_ms, 
 		return 0;
 	}
 	dot = strchr(cursor, '.');
-	if (!dot || str_to_u64_n(cursor, (size_t)(dot - cursor), INT64_MAX, &ms) < 0 ||
+	if (!dot || strlen(cursor) >= STORE_CURSOR_MAX ||
+	    str_to_u64_n(cursor, (size_t)(dot - cursor), INT64_MAX, &ms) < 0 ||
 	    !id_sandbox_ok(dot + 1))
 		return -EINVAL;
 	*ret_ms = (int64_t)ms;

@@ -688,7 +688,9 @@ static void test_list(void **st)
 			 0);
 	for (const char *const *c =
 		     (const char *const[]) { "x", "1", "1.", ".", "-1.iabcdefghij0123456789", "1.x",
-					     "1.' OR 1", NULL };
+					     "1.' OR 1",
+					     "0000000000000000000000000000000000000000001."
+					     "iaaaaaaaaaaaaaaaaaaaa", NULL };
 	     *c; c++) {
 		struct store_list q = { .cursor = *c };
 
