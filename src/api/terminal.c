@@ -27,7 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <wslay/wslay.h>
+#include "api/terminal_frames.h"
 #include "api/terminal_hop.h"
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -43,8 +43,7 @@ enum size_due { SIZE_NONE, SIZE_SET, SIZE_JIGGLE };      /* JIGGLE: another size
 struct terminal {
 	struct list node;
 	struct api *api;
-	struct conn *ws;
-	wslay_event_context_ptr ctx;
+	struct frames client;
 	enum terminal_state st;
 	struct terminal_ask ask;
 	char sandbox[ID_SANDBOX_LEN + 1], tenant[ID_TENANT_MAX + 1];
@@ -52,12 +51,11 @@ struct terminal {
 	bool attach, started, lost, shut;
 	uint32_t pid;
 	struct hop out, in, size;
-	struct buf input;
-	size_t in_flight;                /* bytes at the front of `input` that are on their way */
+	size_t in_flight;                /* bytes at the front of the client's input that are on their way */
 	enum size_due size_due;
 	uint64_t unacked;
-	uint64_t in_bytes, out_bytes;
-	int64_t start_ms, alive_ms;
+	uint64_t out_bytes;
+	int64_t start_ms;
 	size_t backlog;                  /* waiting for the client at the last ping */
 	struct loop_timer timer, again;
 	struct loop_defer gone;
@@ -93,16 +91,14 @@ static void terminal_over(struct terminal *t)
 		return;
 	log_info("terminal", F_REQ(t->req_id), F_STR("tenant", t->tenant),
 		 F_STR("sandbox", t->sandbox), F_UINT("pid", t->pid),
-		 F_INT("code", wslay_event_get_status_code_sent(t->ctx)), F_UINT("in", t->in_bytes),
+		 F_INT("code", wslay_event_get_status_code_sent(t->client.ctx)),
+		 F_UINT("in", t->client.in_bytes),
 		 F_UINT("out", t->out_bytes), F_INT("ms", clock_mono_ms() - t->start_ms));
 	t->st = OVER;
 	hop_done(&t->out);
 	hop_done(&t->in);
 	hop_done(&t->size);
-	buf_done(&t->input);
-	conn_free(TAKE(t->ws));
-	wslay_event_context_free(t->ctx);
-	t->ctx = NULL;
+	frames_done(&t->client);
 	loop_timer_stop(&t->timer);
 	loop_timer_stop(&t->again);
 	t->api->n_terminals--;
@@ -129,21 +125,11 @@ static void terminal_close(struct terminal *t, uint16_t code, const char *reason
 {
 	if (t->st != OPEN)
 		return;
-	/* What was said goes first: wslay lets a close frame overtake messages that wait. */
-	(void)wslay_event_send(t->ctx);
-	wslay_event_queue_close(t->ctx, code, (const uint8_t *)reason, strlen(reason));
+	frames_close(&t->client, code, reason);
 	set_closing(t);
 }
 
 /* ---- to the client ---- */
-
-static void queue(struct terminal *t, uint8_t opcode, const void *p, size_t n)
-{
-	const struct wslay_event_msg m = { .opcode = opcode, .msg = p, .msg_length = n };
-
-	if (t->st == OPEN)
-		wslay_event_queue_msg(t->ctx, &m);       /* copied; refused once a close is queued */
-}
 
 static void say(struct terminal *t, json_t *v)
 {
@@ -151,7 +137,7 @@ static void say(struct terminal *t, json_t *v)
 
 	json_decref(v);
 	if (text)
-		queue(t, WSLAY_TEXT_FRAME, text, strlen(text));
+		frames_put(&t->client, WSLAY_TEXT_FRAME, text, strlen(text));
 }
 
 static void say_error(struct terminal *t, const char *code, const char *message)
@@ -171,57 +157,17 @@ static void terminal_fail(struct terminal *t, uint16_t close, const char *code, 
 
 static bool write_out(struct terminal *t)
 {
-	if (wslay_event_send(t->ctx) == 0)
+	if (frames_write(&t->client))
 		return true;
 	terminal_over(t);
 	return false;
 }
 
-static ssize_t on_send(wslay_event_context_ptr ctx, const uint8_t *p, size_t n, int flags, void *arg)
-{
-	struct terminal *t = arg;
-	int r = conn_write(t->ws, p, n);
-
-	if (r == 0)
-		return (ssize_t)n;
-	wslay_event_set_error(ctx,
-			      r == -ENOBUFS ? WSLAY_ERR_WOULDBLOCK : WSLAY_ERR_CALLBACK_FAILURE);
-	return -1;
-}
-
 /* ---- from the client ---- */
 
-static bool input_held(const struct terminal *t)
-{
-	return t->st == OPEN && buf_len(&t->input) >= TERMINAL_INPUT_HOLD;
-}
-
-/* Answers to pings of who does not read them must not pile up; output stops below this mark. */
-static bool answers_held(const struct terminal *t)
-{
-	return wslay_event_get_queued_msg_count(t->ctx) > TERMINAL_PONGS_MAX ||
-	       conn_out_len(t->ws) > 2 * TERMINAL_QUEUE_MAX;
-}
-
-static ssize_t on_recv(wslay_event_context_ptr ctx, uint8_t *p, size_t n, int flags, void *arg)
+static void take_message(void *arg, const void *p, size_t n)
 {
 	struct terminal *t = arg;
-	struct buf *in = conn_in(t->ws);
-
-	if (n > buf_len(in))
-		n = buf_len(in);
-	if (n == 0 || input_held(t) || answers_held(t)) {
-		wslay_event_set_error(ctx, WSLAY_ERR_WOULDBLOCK);
-		return -1;
-	}
-	memcpy(p, buf_data(in), n);
-	buf_consume(in, n);
-	t->alive_ms = clock_mono_ms();
-	return (ssize_t)n;
-}
-
-static void take_message(struct terminal *t, const void *p, size_t n)
-{
 	struct terminal_message m;
 	struct err e = { 0 };
 
@@ -252,37 +198,15 @@ static void take_message(struct terminal *t, const void *p, size_t n)
 	}
 }
 
-static void on_message(wslay_event_context_ptr ctx, const struct wslay_event_on_msg_recv_arg *m,
-		       void *arg)
-{
-	struct terminal *t = arg;
-
-	if (t->st != OPEN)
-		return;
-	if (m->opcode == WSLAY_BINARY_FRAME) {
-		buf_put(&t->input, m->msg, m->msg_length);       /* has room: on_recv holds back */
-		t->in_bytes += m->msg_length;
-	} else if (m->opcode == WSLAY_TEXT_FRAME) {
-		take_message(t, m->msg, m->msg_length);
-	}
-}
-
 static bool read_in(struct terminal *t)
 {
-	int r = wslay_event_recv(t->ctx);
-	bool ended = conn_error(t->ws) ||
-		     (conn_eof(t->ws) && (input_held(t) || buf_len(conn_in(t->ws)) == 0));
+	enum frames_state client = frames_read(&t->client);
 
-	if (r == WSLAY_ERR_NOMEM || ended) {
+	if (client == FRAMES_GONE)
 		terminal_over(t);
-		return false;
-	}
-	/* A close frame, or a violation of the protocol: wslay has queued the answer. */
-	if (r != 0 || !wslay_event_get_read_enabled(t->ctx)) {
+	else if (client == FRAMES_CLOSING)
 		set_closing(t);
-		buf_consume(conn_in(t->ws), buf_len(conn_in(t->ws)));
-	}
-	return true;
+	return client != FRAMES_GONE;
 }
 
 /* ---- to the sandbox ---- */
@@ -391,7 +315,7 @@ static void take_event(struct terminal *t, const struct terminal_event *ev)
 		take_start(t, ev);
 		break;
 	case TERMINAL_EV_DATA:
-		queue(t, WSLAY_BINARY_FRAME, ev->data, ev->len);
+		frames_put(&t->client, WSLAY_BINARY_FRAME, ev->data, ev->len);
 		t->out_bytes += ev->len;
 		t->unacked += t->ask.window ? ev->len : 0;
 		break;
@@ -428,9 +352,7 @@ static void out_failed(struct terminal *t, int r, const struct err *e)
 
 static bool client_has_room(const struct terminal *t)
 {
-	return conn_out_len(t->ws) < TERMINAL_QUEUE_MAX &&
-	       wslay_event_get_queued_msg_count(t->ctx) == 0 &&
-	       (!t->ask.window || t->unacked < t->ask.window);
+	return frames_room(&t->client) && (!t->ask.window || t->unacked < t->ask.window);
 }
 
 static void pump_out(struct terminal *t)
@@ -459,6 +381,7 @@ static void pump_out(struct terminal *t)
 
 static void pump_in(struct terminal *t)
 {
+	struct buf *input = &t->client.input;
 	char b64[STR_B64_LEN(TERMINAL_SEND_MAX) + 1];
 	struct err e = { 0 };
 	int r = t->in.st == HOP_IDLE ? 0 : hop_answer(&t->in, &e);
@@ -469,14 +392,13 @@ static void pump_in(struct terminal *t)
 		if (t->ask.window)
 			say(t, json_pack("{s:s,s:I}", "type", "taken", "bytes",
 					 (json_int_t)t->in_flight));
-		buf_consume(&t->input, t->in_flight);
+		buf_consume(input, t->in_flight);
 		t->in_flight = 0;
 	}
-	if (!t->started || t->lost || t->in.st != HOP_IDLE || buf_len(&t->input) == 0)
+	if (!t->started || t->lost || t->in.st != HOP_IDLE || buf_len(input) == 0)
 		return;
-	t->in_flight = buf_len(&t->input) < TERMINAL_SEND_MAX ? buf_len(&t->input)
-							      : TERMINAL_SEND_MAX;
-	str_b64(b64, buf_data(&t->input), t->in_flight);
+	t->in_flight = buf_len(input) < TERMINAL_SEND_MAX ? buf_len(input) : TERMINAL_SEND_MAX;
+	str_b64(b64, buf_data(input), t->in_flight);
 	r = send_call(t, &t->in, "SendInput",
 		      json_pack("{s:o,s:{s:s}}", "process", selector(t), "input", "pty", b64), &e);
 	if (r < 0)
@@ -596,9 +518,9 @@ static void terminal_run(void *arg)
 		pump_size(t);
 	if (t->st == OVER || !write_out(t))
 		return;
-	if (t->st == CLOSING && !t->shut && wslay_event_get_close_sent(t->ctx)) {
+	if (t->st == CLOSING && !t->shut && wslay_event_get_close_sent(t->client.ctx)) {
 		t->shut = true;
-		conn_shutdown_write(t->ws);      /* then the client closes, or the timer does */
+		conn_shutdown_write(t->client.conn);     /* then the client closes, or the timer does */
 	}
 }
 
@@ -614,17 +536,17 @@ static void on_ws(struct conn *c, enum conn_event ev, void *arg)
 static void on_ping_timer(struct loop_timer *timer)
 {
 	struct terminal *t = timer->arg;
-	size_t waits = conn_out_len(t->ws);
+	size_t waits = conn_out_len(t->client.conn);
 
-	if ((t->backlog > 0 && waits != t->backlog) || input_held(t))
-		t->alive_ms = clock_mono_ms();
+	if ((t->backlog > 0 && waits != t->backlog) || frames_held(&t->client))
+		t->client.alive_ms = clock_mono_ms();
 	t->backlog = waits;
-	if (clock_mono_ms() - t->alive_ms > TERMINAL_DEAD_MS) {
+	if (clock_mono_ms() - t->client.alive_ms > TERMINAL_DEAD_MS) {
 		terminal_over(t);
 		return;
 	}
-	if (wslay_event_get_queued_msg_count(t->ctx) <= TERMINAL_PONGS_MAX)
-		queue(t, WSLAY_PING, "", 0);
+	if (wslay_event_get_queued_msg_count(t->client.ctx) <= TERMINAL_PONGS_MAX)
+		frames_put(&t->client, WSLAY_PING, "", 0);
 	loop_timer_set(t->api->loop, &t->timer, TERMINAL_PING_MS, on_ping_timer, t);
 	terminal_run(t);
 }
@@ -644,29 +566,15 @@ static void put_hello(struct terminal *t, const struct terminal_hello *hello)
 		http_put_field(&b, "Sec-WebSocket-Protocol", TERMINAL_PROTOCOL);
 	http_put_field(&b, "X-Request-Id", t->req_id);
 	http_put_end(&b);
-	conn_write(t->ws, buf_data(&b), buf_len(&b));
+	conn_write(t->client.conn, buf_data(&b), buf_len(&b));
 	buf_done(&b);
-}
-
-static int new_context(struct terminal *t)
-{
-	static const struct wslay_event_callbacks callbacks = {
-		.recv_callback = on_recv,
-		.send_callback = on_send,
-		.on_msg_recv_callback = on_message,
-	};
-
-	if (wslay_event_context_server_init(&t->ctx, &callbacks, t) != 0)
-		return -ENOMEM;
-	wslay_event_config_set_max_recv_msg_length(t->ctx, TERMINAL_INPUT_MAX);
-	return 0;
 }
 
 static struct terminal *terminal_new(const struct call *c, const struct terminal_ask *ask)
 {
 	struct terminal *t = x_alloc(sizeof(*t));
 
-	if (new_context(t) < 0) {
+	if (frames_init(&t->client, take_message, t) < 0) {
 		free(t);
 		return NULL;
 	}
@@ -675,12 +583,10 @@ static struct terminal *terminal_new(const struct call *c, const struct terminal
 	str_copy(t->sandbox, sizeof(t->sandbox), c->id);
 	str_copy(t->tenant, sizeof(t->tenant), c->tenant);
 	str_copy(t->req_id, sizeof(t->req_id), c->req_id);
-	t->start_ms = t->alive_ms = clock_mono_ms();
+	t->start_ms = clock_mono_ms();
 	hop_init(&t->out, t->api, terminal_run, t);
 	hop_init(&t->in, t->api, terminal_run, t);
 	hop_init(&t->size, t->api, terminal_run, t);
-	/* One more message may come than on_recv waits for, and what wslay has read of the next. */
-	buf_init(&t->input, TERMINAL_INPUT_HOLD + 2 * TERMINAL_INPUT_MAX);
 	list_add_tail(&t->api->terminals, &t->node);
 	t->api->n_terminals++;
 	return t;
@@ -698,17 +604,17 @@ void terminal_open(struct call *c, const struct terminal_hello *hello,
 		call_error(c, &e);
 		return;
 	}
-	t->ws = http_req_take(c->req, &h);       /* c is gone */
+	t->client.conn = http_req_take(c->req, &h);      /* c is gone */
 	http_head_done(&h);
-	if (!t->ws) {
+	if (!t->client.conn) {
 		terminal_over(t);
 		return;
 	}
-	conn_set_fn(t->ws, on_ws, t);
+	conn_set_fn(t->client.conn, on_ws, t);
 	put_hello(t, hello);
 	loop_timer_set(t->api->loop, &t->timer, TERMINAL_PING_MS, on_ping_timer, t);
 	begin(t);
-	conn_kick(t->ws);                        /* frames may have come with the handshake */
+	conn_kick(t->client.conn);       /* frames may have come with the handshake */
 	terminal_run(t);
 }
 

@@ -4,8 +4,8 @@
  *
  *	browser ── WebSocket ── terminal.c ══ hops (terminal_hop.h) ══ this program's own server ── the data path
  *
- * terminal_open.c decides who may; terminal.c is one open terminal; terminal_text.c reads what
- * comes from outside.
+ * terminal_open.c decides who may; terminal.c is one open terminal, terminal_frames.c its client;
+ * terminal_text.c reads what comes from outside.
  */
 #ifndef API_TERMINAL_H
 #define API_TERMINAL_H
