@@ -11,7 +11,7 @@
 #include "json/text.h"
 #include "http/http.h"
 
-#define DETAIL_MAX 1024
+#define DETAIL_MAX (2 * ERR_TEXT_MAX)    /* a sentence and an advice */
 
 /* What the HTTP server of this program refuses by itself. */
 static const struct { int status; const char *code; } http_codes[] = {
@@ -52,17 +52,21 @@ char *problem_page(const struct problem *p)
  */
 static void put_sentence(struct buf *b, const char *text)
 {
-	size_t n = strlen(text);
-	bool utf8 = str_utf8_ok(text, n);
+	char line[ERR_TEXT_MAX];         /* most come out of an err; longer ones are cut */
+	size_t n;
+	bool utf8;
 
+	(void)str_copy(line, sizeof(line), text);
+	n = strlen(line);
+	utf8 = str_utf8_ok(line, n);
 	for (size_t i = 0; i < n; i++) {
-		unsigned char c = (unsigned char)text[i];
+		unsigned char c = (unsigned char)line[i];
 
 		c = i == 0 && c < 0x80 ? (unsigned char)toupper(c) : c;
 		c = c >= 0x80 && !utf8 ? '?' : c;
 		buf_put(b, &c, 1);
 	}
-	if (n > 0 && !strchr(".!?", text[n - 1]))
+	if (n > 0 && !strchr(".!?", line[n - 1]))
 		buf_puts(b, ".");
 }
 
