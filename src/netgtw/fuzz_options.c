@@ -1,7 +1,7 @@
 /*
  * What a gateway is told on its command line: limits, ranges, addresses. The first byte chooses.
- * Ranges and addresses come out of the configuration, so what that takes (daemon/conf.h) must mean
- * the same here; and a range opens addresses in it, and no other.
+ * All of it comes through the configuration (daemon/conf.h), so the two must mean the same; and a
+ * range opens addresses in it, and no other.
  */
 #include <assert.h>
 #include <string.h>
@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void look_limit(const char *text)
 {
 	struct limits before, l;
+	char form[CONF_CIDR_MAX];
 	struct err e = { 0 };
 	size_t changed = 0;
 
@@ -31,6 +32,7 @@ static void look_limit(const char *text)
 		changed += l.v[i] != before.v[i];
 	}
 	assert(changed <= 1);
+	assert(strlen(text) >= sizeof(form) || conf_limit(form, text) == 0);
 }
 
 static void look_address(const char *text)
