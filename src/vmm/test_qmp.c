@@ -322,12 +322,15 @@ static pid_t start_qemu(int *ret_conn)
 	return pid;
 }
 
+/* A real QEMU may have to come from a slow disk first. */
+#define REAL_MS 60000
+
 static void fill_console(struct qmp *q, const char *base64)
 {
 	assert_int_equal(qmp_call(q, "ringbuf-write",
 				  json_pack("{s:s,s:s,s:s}", "device", "con", "data", base64,
 					    "format", "base64"),
-				  -1, 2000, NULL, NULL),
+				  -1, REAL_MS, NULL, NULL),
 			 0);
 }
 
@@ -343,13 +346,13 @@ static void test_real(void **state)
 	pid_t pid = start_qemu(&conn);
 
 	keep = dup(conn);
-	assert_int_equal(vmm_open(&vmm_qemu, conn, 10000, &vm, &e), 0);
-	assert_int_equal(vmm_status(vm, &run, 2000, &e), 0);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, REAL_MS, &vm, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, REAL_MS, &e), 0);
 	assert_int_equal(run, VMM_RUN_RUNNING);
-	assert_int_equal(vmm_stop(vm, 2000, &e), 0);
-	assert_int_equal(vmm_status(vm, &run, 2000, &e), 0);
+	assert_int_equal(vmm_stop(vm, REAL_MS, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, REAL_MS, &e), 0);
 	assert_int_equal(run, VMM_RUN_PAUSED);
-	assert_int_equal(vmm_console(vm, &text, &n, 2000, &e), 0);
+	assert_int_equal(vmm_console(vm, &text, &n, REAL_MS, &e), 0);
 	assert_int_equal(n, 0);
 	free(text);
 	vmm_close(vm);
@@ -358,27 +361,27 @@ static void test_real(void **state)
 	waitpid(pid, NULL, 0);
 
 	pid = start_qemu(&conn);
-	assert_int_equal(qmp_open(conn, note, NULL, 10000, &q, &e), 0);
+	assert_int_equal(qmp_open(conn, note, NULL, REAL_MS, &q, &e), 0);
 	fill_console(q, "AAECA/8b");
-	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, 2000, NULL, &e), -ENOSYS);
-	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, 2000, NULL, &e), -EREMOTEIO);
+	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, REAL_MS, NULL, &e), -ENOSYS);
+	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, REAL_MS, NULL, &e), -EREMOTEIO);
 	json_t *answer = NULL;
 	assert_int_equal(qmp_call(q, "ringbuf-read",
 				  json_pack("{s:s,s:i,s:s}", "device", "con", "size", 65536,
 					    "format", "base64"),
-				  -1, 2000, &answer, &e),
+				  -1, REAL_MS, &answer, &e),
 			 0);
 	assert_string_equal(json_string_value(answer), "AAECA/8b");
 	json_decref(answer);
 	/* The VMM dies: every call says so. */
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 2000, NULL, &e), -ECONNRESET);
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, REAL_MS, NULL, &e), -ECONNRESET);
 	qmp_free(q);
 
 	pid = start_qemu(&conn);
-	assert_int_equal(vmm_open(&vmm_qemu, conn, 10000, &vm, &e), 0);
-	assert_int_equal(vmm_quit(vm, 5000, &e), 0);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, REAL_MS, &vm, &e), 0);
+	assert_int_equal(vmm_quit(vm, REAL_MS, &e), 0);
 	vmm_close(vm);
 	int status;
 	assert_int_equal(waitpid(pid, &status, 0), pid);
