@@ -9,9 +9,9 @@ from harness import connect, memory, node
 WARM_UP, PSS_GROWTH_KIB = 10, 1024
 
 
-def rounds(test, n, count):
+def rounds(test, n, count, warm_up=WARM_UP):
     """`count` rounds of create, use and kill; everything counted must be back afterwards."""
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         box = n.create()
         test.assertEqual(connect.run(n, box, "echo well")[0], "well\n")
         n.kill(box)
