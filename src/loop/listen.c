@@ -100,7 +100,9 @@ static void listen_tcp_options(int fd, const struct listen_sa *sa, bool listenin
 
 	if (sa->any.sa_family == AF_UNIX)
 		return;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));      /* accepted sockets inherit it */
+	/* Accepted sockets inherit both. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	fd_keep_alive(fd);
 	if (listening)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 }
@@ -222,7 +224,6 @@ int listener_new_fd(struct loop *l, int given, void (*fn)(int fd, void *arg), vo
 	struct listener *ln;
 	int r;
 
-	fd_keep_alive(fd);
 	ln = x_alloc(sizeof(*ln));
 	ln->loop = l;
 	ln->fn = fn;
@@ -271,7 +272,6 @@ int dial_start(const char *addr, struct err *e)
 	if (fd < 0)
 		return err_errno(e, -errno, "cannot make a socket for %s", addr);
 	listen_tcp_options(fd, &sa, false);
-	fd_keep_alive(fd);
 	do
 		r = connect(fd, &sa.any, sa.len);
 	while (r < 0 && errno == EINTR);
