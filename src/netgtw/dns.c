@@ -31,7 +31,6 @@
 #include "base/fd.h"
 #include "loop/conn.h"
 #include "netgtw/dns_msg.h"
-#include "netgtw/floor.h"
 #include "netgtw/gtw.h"
 
 #define DNS_FAKE 0xc0000201u         /* 192.0.2.1: c-ares wants an address and uses it for nothing */
@@ -452,14 +451,6 @@ static enum flow_why dns_way_out(struct dns *d)
 	return !d->internet ? WHY_INTERNET : d->n_servers == 0 ? WHY_UPSTREAM : WHY_NONE;
 }
 
-/* Names of addresses in the floor would tell the names of the operator's own network. */
-static bool dns_reverse_closed(const struct dns_question *q)
-{
-	struct addr a;
-
-	return q->type == DNS_PTR && dns_name_reverse(&q->name, &a) && floor_check(&a, NULL);
-}
-
 /* The answers that need no nameserver. true: said. */
 static bool dns_at_once(struct query *q, int code)
 {
@@ -478,7 +469,7 @@ static bool dns_at_once(struct query *q, int code)
 		dns_say(q, DNS_REFUSED, WHY_TYPE);
 	else if (treat == DNS_EMPTY)
 		dns_say(q, DNS_NOERROR, WHY_NONE);
-	else if (dns_reverse_closed(&q->question))
+	else if (q->question.type == DNS_PTR && dns_name_closed(&q->question.name))
 		dns_say(q, DNS_NXDOMAIN, WHY_FLOOR);
 	else if ((why = dns_way_out(q->d)) != WHY_NONE)
 		dns_say(q, why == WHY_INTERNET ? DNS_REFUSED : DNS_SERVFAIL, why);

@@ -207,6 +207,13 @@ bool dns_name_reverse(const struct dns_name *n, struct addr *ret)
 	return count >= 0;
 }
 
+bool dns_name_closed(const struct dns_name *n)
+{
+	struct addr a;
+
+	return dns_name_reverse(n, &a) && floor_check(&a, NULL);
+}
+
 /* ---- Writing ---- */
 
 struct writer {
@@ -632,14 +639,6 @@ static bool record_may(struct answer *a, const struct record *rec, dns_addr_fn *
 	return false;
 }
 
-/* What an address of the floor is called is not told (dns.c), nor when an alias leads there. */
-static bool owner_closed(const struct dns_name *owner)
-{
-	struct addr a;
-
-	return dns_name_reverse(owner, &a) && floor_check(&a, NULL);
-}
-
 /* The records that answer the question; *count of them were written. */
 static int put_answers(struct answer *a, dns_addr_fn *may, void *arg, struct writer *w,
 		       struct dns_answer *ret, unsigned *count)
@@ -659,7 +658,8 @@ static int put_answers(struct answer *a, dns_addr_fn *may, void *arg, struct wri
 		owner = name_at(a, rec->owner);
 		if (!in_chain(a, &owner))
 			continue;
-		if (owner_closed(&owner)) {
+		/* An alias led there. */
+		if (dns_name_closed(&owner)) {
 			ret->removed++;
 			continue;
 		}
@@ -684,7 +684,7 @@ static int put_negative(struct answer *a, struct writer *w, unsigned *count)
 		if (rec->type != DNS_SOA || rec->class != CLASS_IN)
 			continue;
 		owner = name_at(a, rec->owner);
-		if (owner_closed(&owner))
+		if (dns_name_closed(&owner))
 			continue;
 		*count = 1;
 		return put_record(a, rec, &owner, w);

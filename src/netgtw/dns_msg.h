@@ -88,5 +88,7 @@ bool dns_name_eq(const struct dns_name *a, const struct dns_name *b);
  * is 0. false: it is no such name.
  */
 bool dns_name_reverse(const struct dns_name *n, struct addr *ret);
+/* Of an address in the floor: it would tell the names of the operator's own network. */
+bool dns_name_closed(const struct dns_name *n);
 
 #endif
