@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	up_nameservers(text, &n);
 	for (size_t i = 0; i < CONF_NAMESERVERS_MAX; i++) {
-		char form[CONF_CIDR_MAX];
+		char form[CONF_NET_TEXT_MAX];
 		char *more;
 
 		end |= !n.nameservers[i][0];

@@ -35,7 +35,7 @@ struct up_front {
 int up_front_options(struct cli *c, const struct up_front_strings *s, struct up_options *o)
 {
 	uint64_t port = TLS_PORT_DEFAULT;
-	char any[CONF_CIDR_MAX];
+	char any[CONF_NET_TEXT_MAX];
 
 	if (!s->cert != !s->key)
 		return cli_usage_error(c, "--tls-cert and --tls-key belong together");

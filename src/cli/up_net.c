@@ -12,58 +12,32 @@
 #define RESOLV_CONF "/etc/resolv.conf"
 #define RESOLV_CONF_MAX 65536
 
-static int net_allow(struct cli *c, const char *const *allow, struct conf_network *ret)
+/* The texts of an option, each in the form that the configuration has. */
+static int net_list(struct cli *c, const char *option, const char *const *texts,
+		    int (*form)(char dst[CONF_NET_TEXT_MAX], const char *text),
+		    char ret[][CONF_NET_TEXT_MAX], size_t max, const char *what)
 {
-	for (size_t i = 0; allow[i]; i++) {
-		if (i == CONF_NET_ALLOW_MAX)
-			return cli_usage_error(c, "--net-allow: at most %d ranges",
-					       CONF_NET_ALLOW_MAX);
-		if (conf_cidr(ret->allow[i], allow[i]) < 0)
-			return cli_usage_error(
-				c,
-				"--net-allow needs a range like 10.1.0.0/16, with no bits set "
-				"behind its prefix, not \"%s\"",
-				allow[i]);
-	}
-	return 0;
-}
-
-static int net_servers(struct cli *c, const char *const *nameserver, struct conf_network *ret)
-{
-	for (size_t i = 0; nameserver[i]; i++) {
-		if (i == CONF_NAMESERVERS_MAX)
-			return cli_usage_error(c, "--nameserver: at most %d addresses",
-					       CONF_NAMESERVERS_MAX);
-		if (conf_ip_address(ret->nameservers[i], nameserver[i]) < 0)
-			return cli_usage_error(
-				c, "--nameserver needs a numeric address, not \"%s\"",
-				nameserver[i]);
-	}
-	return 0;
-}
-
-static int net_limits(struct cli *c, const char *const *limit, struct conf_network *ret)
-{
-	for (size_t i = 0; limit[i]; i++) {
-		if (i == CONF_NET_LIMITS_MAX)
-			return cli_usage_error(c, "--net-limit: at most %d limits",
-					       CONF_NET_LIMITS_MAX);
-		if (conf_limit(ret->limits[i], limit[i]) < 0)
-			return cli_usage_error(
-				c, "--net-limit needs a limit like connections=1000, not \"%s\"",
-				limit[i]);
+	for (size_t i = 0; texts[i]; i++) {
+		if (i == max)
+			return cli_usage_error(c, "%s: at most %zu times", option, max);
+		if (form(ret[i], texts[i]) < 0)
+			return cli_usage_error(c, "%s needs %s, not \"%s\"", option, what,
+					       texts[i]);
 	}
 	return 0;
 }
 
 int up_net_options(struct cli *c, const struct up_net_strings *s, struct conf_network *ret)
 {
-	int r = net_allow(c, s->allow, ret);
+	int r = net_list(c, "--net-allow", s->allow, conf_cidr, ret->allow, CONF_NET_ALLOW_MAX,
+			 "a range like 10.1.0.0/16, with no bits set behind its prefix");
 
 	if (r == 0)
-		r = net_servers(c, s->nameserver, ret);
+		r = net_list(c, "--nameserver", s->nameserver, conf_ip_address, ret->nameservers,
+			     CONF_NAMESERVERS_MAX, "a numeric address");
 	if (r == 0)
-		r = net_limits(c, s->limit, ret);
+		r = net_list(c, "--net-limit", s->limit, conf_limit, ret->limits,
+			     CONF_NET_LIMITS_MAX, "a limit like connections=1000");
 	return r;
 }
 

@@ -147,7 +147,7 @@ static bool conf_is_network(const uint8_t *addr, size_t n, uint64_t prefix)
 	return true;
 }
 
-static int conf_ip(char dst[CONF_CIDR_MAX], const char *text, bool with_prefix)
+static int conf_ip(char dst[CONF_NET_TEXT_MAX], const char *text, bool with_prefix)
 {
 	const char *slash = strchr(text, '/');
 	size_t len = slash ? (size_t)(slash - text) : strlen(text);
@@ -163,31 +163,31 @@ static int conf_ip(char dst[CONF_CIDR_MAX], const char *text, bool with_prefix)
 	if (inet_pton(family, host, addr) != 1 || !inet_ntop(family, addr, host, sizeof(host)))
 		return -EINVAL;
 	if (!with_prefix)
-		return str_copy(dst, CONF_CIDR_MAX, host);
+		return str_copy(dst, CONF_NET_TEXT_MAX, host);
 	if (str_to_u64(slash + 1, 8 * n, &prefix) < 0 || !conf_is_network(addr, n, prefix))
 		return -EINVAL;
-	return str_format(dst, CONF_CIDR_MAX, "%s/%u", host, (unsigned)prefix);
+	return str_format(dst, CONF_NET_TEXT_MAX, "%s/%u", host, (unsigned)prefix);
 }
 
-int conf_cidr(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, true); }
-int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text) { return conf_ip(dst, text, false); }
+int conf_cidr(char dst[CONF_NET_TEXT_MAX], const char *text) { return conf_ip(dst, text, true); }
+int conf_ip_address(char dst[CONF_NET_TEXT_MAX], const char *text) { return conf_ip(dst, text, false); }
 
-int conf_limit(char dst[CONF_CIDR_MAX], const char *text)
+int conf_limit(char dst[CONF_NET_TEXT_MAX], const char *text)
 {
 	size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyz-");
 	uint64_t v;
 
 	if (name == 0 || text[0] == '-' || text[name] != '=' ||
-	    str_to_u64(text + name + 1, UINT64_MAX, &v) < 0 || strlen(text) >= CONF_CIDR_MAX)
+	    str_to_u64(text + name + 1, UINT64_MAX, &v) < 0 || strlen(text) >= CONF_NET_TEXT_MAX)
 		return -EINVAL;
-	return str_copy(dst, CONF_CIDR_MAX, text);
+	return str_copy(dst, CONF_NET_TEXT_MAX, text);
 }
 
 /* The lists of the object `network`. */
 static const struct conf_list {
 	const char *name;
 	size_t offset, max;
-	int (*form)(char dst[CONF_CIDR_MAX], const char *text);
+	int (*form)(char dst[CONF_NET_TEXT_MAX], const char *text);
 	const char *what;
 } conf_lists[] = {
 	{ "allow", offsetof(struct conf_network, allow), CONF_NET_ALLOW_MAX, conf_cidr,
@@ -200,7 +200,7 @@ static const struct conf_list {
 
 static char *conf_list_at(const struct conf_network *n, const struct conf_list *l, size_t i)
 {
-	return (char *)n + l->offset + i * CONF_CIDR_MAX;
+	return (char *)n + l->offset + i * CONF_NET_TEXT_MAX;
 }
 
 enum conf_kind { CONF_TEXT, CONF_NUMBER, CONF_USERS, CONF_NETWORK };
@@ -287,13 +287,13 @@ static int conf_check_network(const struct conf_network *n, struct err *e)
 
 		for (size_t i = 0; i < l->max; i++) {
 			const char *s = conf_list_at(n, l, i);
-			char again[CONF_CIDR_MAX];
+			char again[CONF_NET_TEXT_MAX];
 
 			if (!s[0]) {
 				end = true;
 				continue;
 			}
-			if (end || strnlen(s, CONF_CIDR_MAX) == CONF_CIDR_MAX ||
+			if (end || strnlen(s, CONF_NET_TEXT_MAX) == CONF_NET_TEXT_MAX ||
 			    l->form(again, s) < 0 || !str_eq(again, s))
 				return err_set(e, -EINVAL, "network.%s must have %s", l->name,
 					       l->what);

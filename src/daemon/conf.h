@@ -40,13 +40,13 @@ extern const char *const conf_user_names[CONF_USER_COUNT];
 #define CONF_NET_ALLOW_MAX 16
 #define CONF_NAMESERVERS_MAX 3       /* as resolv.conf(5) */
 #define CONF_NET_LIMITS_MAX 16
-#define CONF_CIDR_MAX 50             /* an IPv6 address, "/128" and the final NUL */
+#define CONF_NET_TEXT_MAX 50         /* the longest: an IPv6 address, "/128" and the final NUL */
 
 /* Addresses in inet_ntop(3)'s form. Lists end with "" when they are not full. */
 struct conf_network {
-	char allow[CONF_NET_ALLOW_MAX][CONF_CIDR_MAX];          /* "10.1.0.0/16", "fd00:1::/32" */
-	char nameservers[CONF_NAMESERVERS_MAX][CONF_CIDR_MAX];  /* addresses without port: 53 */
-	char limits[CONF_NET_LIMITS_MAX][CONF_CIDR_MAX];        /* "connections=1000" */
+	char allow[CONF_NET_ALLOW_MAX][CONF_NET_TEXT_MAX];          /* "10.1.0.0/16", "fd00:1::/32" */
+	char nameservers[CONF_NAMESERVERS_MAX][CONF_NET_TEXT_MAX];  /* addresses without port: 53 */
+	char limits[CONF_NET_LIMITS_MAX][CONF_NET_TEXT_MAX];        /* "connections=1000" */
 };
 
 struct conf {
@@ -81,9 +81,9 @@ char *conf_text(const struct conf *c);                                 /* of one
 int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
 
 /* Text of a range or an address -> inet_ntop(3)'s form. -EINVAL; a range with host bits is one. */
-int conf_cidr(char dst[CONF_CIDR_MAX], const char *text);
-int conf_ip_address(char dst[CONF_CIDR_MAX], const char *text);
-int conf_limit(char dst[CONF_CIDR_MAX], const char *text);      /* name and number in form alone */
+int conf_cidr(char dst[CONF_NET_TEXT_MAX], const char *text);
+int conf_ip_address(char dst[CONF_NET_TEXT_MAX], const char *text);
+int conf_limit(char dst[CONF_NET_TEXT_MAX], const char *text);      /* name and number in form alone */
 
 /*
  * Paths of an instance, all made in one place: conf_path(c, dst, CONF_RUN, "nm.sock").

@@ -41,10 +41,10 @@ static void look_file(const char *text, size_t n)
 
 static void look_text(const char *text)
 {
-	static int (*const forms[])(char[CONF_CIDR_MAX], const char *) = {
+	static int (*const forms[])(char[CONF_NET_TEXT_MAX], const char *) = {
 		conf_cidr, conf_ip_address, conf_limit
 	};
-	char form[CONF_CIDR_MAX], again[CONF_CIDR_MAX];
+	char form[CONF_NET_TEXT_MAX], again[CONF_NET_TEXT_MAX];
 	int taken = 0;
 
 	for (size_t i = 0; i < ARRAY_LEN(forms); i++) {

@@ -183,7 +183,7 @@ static void test_strict(void **state)
 
 static void test_network(void **state)
 {
-	char text[CONF_CIDR_MAX];
+	char text[CONF_NET_TEXT_MAX];
 	struct conf c = good;
 	struct err e = { 0 };
 
@@ -201,7 +201,7 @@ static void test_network(void **state)
 	assert_int_equal(conf_limit(text, "dns-per-s=-1"), -EINVAL);
 	assert_int_equal(conf_limit(text, "dns-per-s=99999999999999999999"), -EINVAL);
 	/* Not in the form that is written, and a gap in a list. */
-	str_copy(c.network.allow[1], CONF_CIDR_MAX, "FD00:1::/32");
+	str_copy(c.network.allow[1], CONF_NET_TEXT_MAX, "FD00:1::/32");
 	assert_int_equal(conf_check(&c, &e), -EINVAL);
 	c = good;
 	c.network.nameservers[0][0] = '\0';

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void look_limit(const char *text)
 {
 	struct limits before, l;
-	char form[CONF_CIDR_MAX];
+	char form[CONF_NET_TEXT_MAX];
 	struct err e = { 0 };
 	size_t changed = 0;
 
@@ -37,7 +37,7 @@ static void look_limit(const char *text)
 
 static void look_address(const char *text)
 {
-	char form[CONF_CIDR_MAX], again[ADDR_TEXT_MAX];
+	char form[CONF_NET_TEXT_MAX], again[ADDR_TEXT_MAX];
 	struct addr a, b;
 	bool taken = addr_parse(text, &a) == 0;
 
@@ -77,7 +77,7 @@ static void look_opened(const struct floor_allow *allow, const uint8_t bits[16])
 static void look_range(const char *text, const uint8_t bits[16])
 {
 	struct floor_allow allow = { .n = 0 };
-	char form[CONF_CIDR_MAX];
+	char form[CONF_NET_TEXT_MAX];
 	struct err e = { 0 };
 	int r = floor_allow_add(&allow, text, &e);
 
