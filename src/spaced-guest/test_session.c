@@ -3,12 +3,14 @@
  * argv[1] = the agent.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -470,6 +472,20 @@ static void test_slow_reader(void **state)
 	call_free(&host, c);
 }
 
+/* Bytes that a command has written to its output and the agent has not read yet. */
+static int unread(int pid, int out)
+{
+	char path[64];
+	autoclose int pipe_fd = -1;
+	int n = -1;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, out);
+	pipe_fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	assert_true(pipe_fd >= 0);
+	assert_int_equal(ioctl(pipe_fd, FIONREAD, &n), 0);
+	return n;
+}
+
 static void test_no_reader(void **state)
 {
 	struct call *c;
@@ -487,12 +503,16 @@ static void test_no_reader(void **state)
 	call_free(&host, c);                     /* RST: the command goes on */
 	assert_int_equal(about("SendInput", STDIN("Cg=="), pid, NULL), 200);
 	EVENTUALLY(stat(path, &st) == 0);
+	EVENTUALLY(unread(pid, 1) == 0 && unread(pid, 2) == 0);
 	/* Attached again: only what comes from now on. */
 	snprintf(json, sizeof(json), PID_ONLY, pid);
 	c = stream_new(&host, "Connect", NULL, json);
 	assert_int_equal(about("SendInput", STDIN("Cg=="), pid, NULL), 200);
 	stream_result(&host, c, &r);
-	assert_true(r.ended && r.n_out == 0 && r.pid == pid);
+	assert_true(r.ended);
+	assert_int_equal(r.pid, pid);
+	assert_int_equal(r.n_out, 0);
+	assert_string_equal(r.err, "");
 	call_free(&host, c);
 }
 
