@@ -30,7 +30,7 @@ int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e)
 
 static char said[600];
 
-void up_say(struct cli *c, const char *fmt, ...)
+void up_say(const char *fmt, ...)
 {
 	va_list ap;
 
@@ -118,7 +118,7 @@ static void test_copy(void **state)
 	assert_int_equal(stat(pem, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0400);
 
-	f = up_front_watch(NULL, l, &o, &k);
+	f = up_front_watch(l, &o, &k);
 	put(key, "-----BEGIN OTHER KEY-----");
 	TURN_UNTIL(l, said[0]);
 	assert_string_equal(said, "the certificate was read again");

@@ -15,6 +15,7 @@
 #include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,19 +50,18 @@ struct up {
 	int report_fd;                 /* --detach: the waiting parent; -1 = none */
 	char api_url[160];
 	bool end_only;                 /* `down` after a killed `up` */
-	volatile bool ending;          /* set in the loop's thread, read by the story between its steps */
+	atomic_bool ending;            /* set in the loop's thread, read by the story between its steps */
 	bool failed;
 	int result;
 	struct err err;
 };
 
 
-void up_say(struct cli *c, const char *fmt, ...)
+void up_say(const char *fmt, ...)
 {
 	char line[1024];
 	va_list ap;
 
-	(void)c;
 	va_start(ap, fmt);
 	vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
@@ -187,11 +187,11 @@ static int prepare(struct up *u, struct err *e)
 	int r = up_run_dirs(&u->conf, e);
 
 	if (r >= 0)
-		r = up_store_open(u->cli, &u->conf, u->opt.size_bytes, e);
+		r = up_store_open(&u->conf, u->opt.size_bytes, e);
 	if (r >= 0)
-		r = up_image_prepare(u->cli, &u->conf, e);
+		r = up_image_prepare(&u->conf, e);
 	if (r >= 0)
-		r = up_image_template(u->cli, &u->conf, e);
+		r = up_image_template(&u->conf, e);
 	if (r >= 0)
 		r = up_front_copy(&u->opt, &u->conf, e);
 	if (r >= 0)
@@ -229,7 +229,7 @@ static int ensure_template(struct up *u, struct store *s, struct err *e)
 	if (r < 0)
 		return r;
 	(void)str_copy(req.template, sizeof(req.template), u->conf.template_id);
-	up_say(u->cli, "preparing the base template %s (the first time it is booted once)",
+	up_say("preparing the base template %s (the first time it is booted once)",
 	       u->conf.template_id);
 	r = ipc_sync_call(sbx, &sbx_ops[SBX_TEMPLATE_ENSURE], "up", &req, NULL, 0, &rep, NULL,
 			  &n_fds, TEMPLATE_MS, e);
@@ -277,7 +277,7 @@ static int bring_up(struct up *u, struct err *e)
 	if (r >= 0)
 		r = wait_api(u, e);
 	if (r >= 0 && !u->end_only)
-		r = up_key_first(u->cli, &u->conf, s, u->api_url, e);
+		r = up_key_first(u->cli, s, u->api_url, e);
 	store_close(s);
 	return r;
 }
@@ -290,8 +290,7 @@ static void story_up(void *arg)
 	if (r >= 0 && !u->ending)
 		r = bring_up(u, &u->err);
 	if (r >= 0 && fault_count() > 0)
-		up_say(u->cli, "WARNING: %d failpoints are set in %s/failpoints", fault_count(),
-		       u->conf.run_dir);
+		up_say("WARNING: %d failpoints are set in %s/failpoints", fault_count(), u->conf.run_dir);
 	if (r >= 0 && !u->ending && !u->end_only) {
 		struct cli c = *u->cli;
 
@@ -303,8 +302,7 @@ static void story_up(void *arg)
 	u->result = r;
 }
 
-static int stop_one(struct up *u, struct store *s, const struct key_signer *key, const char *id,
-		    struct err *e)
+static int stop_one(struct store *s, const struct key_signer *key, const char *id, struct err *e)
 {
 	struct ops_ctx ctx = {
 		.store = s, .signer = key, .claimer = "up", .timeout_ms = STOP_CALL_MS
@@ -362,9 +360,9 @@ static int stop_sandboxes(struct up *u, struct err *e)
 	for (size_t i = 0; i < n && r >= 0; i++) {
 		struct err one = { 0 };
 
-		up_say(u->cli, "stopping sandbox %zu of %zu (%s)", i + 1, n, list[i].id);
-		if (stop_one(u, s, &key, list[i].id, &one) < 0) {
-			up_say(u->cli, "%s: %s", list[i].id, one.text);
+		up_say("stopping sandbox %zu of %zu (%s)", i + 1, n, list[i].id);
+		if (stop_one(s, &key, list[i].id, &one) < 0) {
+			up_say("%s: %s", list[i].id, one.text);
 			failed++;
 		}
 	}
@@ -386,7 +384,7 @@ static void story_stop(void *arg)
 	struct err e = { 0 };
 
 	if (stop_sandboxes(u, &e) < 0) {
-		up_say(u->cli, "%s", e.text);
+		up_say("%s", e.text);
 		u->failed = true;
 	}
 }
@@ -410,7 +408,7 @@ static void up_done(void *arg)
 
 	if (u->result < 0) {
 		if (!u->ending)
-			up_say(u->cli, "%s", u->err.text);
+			up_say("%s", u->err.text);
 		u->failed = !u->ending;
 		begin_end(u);
 		return;
@@ -419,8 +417,8 @@ static void up_done(void *arg)
 		begin_end(u);
 		return;
 	}
-	up_say(u->cli, u->opt.detach ? "the node runs in the background; `sudo space down` ends it"
-				     : "the node runs; Ctrl-C stops all sandboxes and ends it");
+	up_say(u->opt.detach ? "the node runs in the background; `sudo space down` ends it"
+			     : "the node runs; Ctrl-C stops all sandboxes and ends it");
 	if (u->opt.detach && conf_path(&u->conf, path, CONF_STATE, "log/up.log") >= 0) {
 		autoclose int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
 
@@ -438,11 +436,11 @@ static void all_ended(void *arg)
 	struct err e = { 0 };
 
 	if (up_store_close(&u->conf, &e) < 0) {
-		up_say(u->cli, "%s", e.text);
+		up_say("%s", e.text);
 		u->failed = true;
 	}
 	up_run_remove(&u->conf);
-	up_say(u->cli, "the node has ended");
+	up_say("the node has ended");
 	loop_stop(u->loop);
 }
 
@@ -451,8 +449,8 @@ static void nearly_ended(void *arg)
 	struct up *u = arg;
 	struct err e = { 0 };
 
-	if (up_destroy_left(u->cli, &u->conf, &e) < 0) {
-		up_say(u->cli, "%s", e.text);
+	if (up_destroy_left(&u->conf, &e) < 0) {
+		up_say("%s", e.text);
 		u->failed = true;
 	}
 }
@@ -481,7 +479,7 @@ static void on_signal(int signo, void *arg)
 	}
 	if (u->ending)
 		return;
-	up_say(u->cli, "ending");
+	up_say("ending");
 	u->ending = true;
 	/*
 	 * The story sees it between its steps; when it has ended already, nothing else would begin
@@ -526,11 +524,11 @@ static int run(struct up *u, struct err *e)
 		if ((r = loop_signal(u->loop, signals[i], on_signal, u)) < 0)
 			return err_errno(e, r, "signals");
 	u->work = work_new(u->loop, 1);
-	if ((r = up_proc_new(u->loop, u->cli, &u->conf, &u->procs, e)) < 0)
+	if ((r = up_proc_new(u->loop, &u->conf, &u->procs, e)) < 0)
 		return r;
 	if ((r = work_add(u->work, "story", story_up, up_done, u)) < 0)
 		return err_errno(e, r, "worker");
-	u->front = up_front_watch(u->cli, u->loop, &u->opt, &u->conf);
+	u->front = up_front_watch(u->loop, &u->opt, &u->conf);
 	r = loop_run(u->loop);
 	up_front_free(u->front);
 	work_free(u->work);
@@ -696,7 +694,7 @@ static int already_running(struct up *u, struct err *e)
 	struct cli c = *u->cli;
 	int r;
 
-	up_say(u->cli, "%s; here is what it does", e->text);
+	up_say("%s; here is what it does", e->text);
 	(void)creds_set_url(&c, u->api_url, e);
 	r = creds_load(&c, e);
 	if (r >= 0 && u->opt.demo)

@@ -51,8 +51,7 @@ void up_front_url(const struct up_options *o, char dst[160]);                   
 int up_front_copy(const struct up_options *o, const struct conf *k, struct err *e);
 struct up_front;
 /* Copies again when a file changes; o and k must outlive it. */
-struct up_front *up_front_watch(struct cli *c, struct loop *l, const struct up_options *o,
-				const struct conf *k);
+struct up_front *up_front_watch(struct loop *l, const struct up_options *o, const struct conf *k);
 void up_front_free(struct up_front *f);
 
 
@@ -72,28 +71,26 @@ int up_net_check(const struct up_options *o, struct err *e);      /* would a gat
 void up_net_conf(const struct up_options *o, struct conf *k);
 
 /* Says a step on stderr: "space: making the base template... done (12 s)". */
-void up_say(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void up_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 int up_conf_make(const struct up_options *o, struct conf *ret, struct err *e);
 
-int up_store_open(struct cli *c, const struct conf *k, uint64_t size_bytes, struct err *e);      /* folders, file, mount */
+int up_store_open(const struct conf *k, uint64_t size_bytes, struct err *e);                     /* folders, file, mount */
 int up_store_close(const struct conf *k, struct err *e);                                         /* unmount, detach */
 int up_run_dirs(const struct conf *k, struct err *e);
 void up_run_remove(const struct conf *k);                                                        /* run folder and cgroups */
 int up_store_url(const struct conf *k, char dst[PATH_MAX + 16]);
 
-int up_image_prepare(struct cli *c, struct conf *k, struct err *e);                              /* fills kernel, initrd, base_image, vmm */
-int up_image_template(struct cli *c, struct conf *k, struct err *e);                             /* fills accel, template_id */
+int up_image_prepare(struct conf *k, struct err *e);                                             /* fills kernel, initrd, base_image, vmm */
+int up_image_template(struct conf *k, struct err *e);                                            /* fills accel, template_id */
 
 /* Gives a file away that lies in a folder of a service: never what a link there points to. */
 int up_own(const char *path, uid_t uid, gid_t gid, mode_t mode, struct err *e);
 int up_keys_prepare(const struct conf *k, struct store *s, struct err *e);
-int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url,
-		 struct err *e);
+int up_key_first(struct cli *c, struct store *s, const char *api_url, struct err *e);
 
 struct up_proc;
-int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret,
-		struct err *e);
+int up_proc_new(struct loop *l, const struct conf *k, struct up_proc **ret, struct err *e);
 int up_proc_start(struct up_proc *p, struct err *e);
 void up_proc_reap(struct up_proc *p);                                                            /* on SIGCHLD */
 /*
@@ -102,7 +99,7 @@ void up_proc_reap(struct up_proc *p);                                           
 void up_proc_end(struct up_proc *p, void (*alone)(void *arg), void (*done)(void *arg), void *arg);
 void up_proc_free(struct up_proc *p);
 
-int up_destroy_left(struct cli *c, const struct conf *k, struct err *e);
+int up_destroy_left(const struct conf *k, struct err *e);
 
 int up_demo(struct cli *c, struct err *e);
 

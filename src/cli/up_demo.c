@@ -19,7 +19,7 @@ static int demo_run(struct cli *c, const char *id, struct err *e)
 
 	if (r < 0)
 		return r;
-	up_say(c, "$ uname -a        (inside the sandbox)");
+	up_say("$ uname -a        (inside the sandbox)");
 	r = run_in_box(c, &b, &spec, e);
 	return r > 0 ? err_set(e, -EIO, "the program ended with exit code %d", r) : r;
 }
@@ -37,7 +37,7 @@ int up_demo(struct cli *c, struct err *e)
 		return err_wrap(e, "the first sandbox");
 	(void)str_copy(id, sizeof(id), json_string_value(json_object_get(answer, "sandboxID")));
 	json_decref(answer);
-	up_say(c, "sandbox %s runs (%d ms)", id, (int)(clock_mono_ms() - start));
+	up_say("sandbox %s runs (%d ms)", id, (int)(clock_mono_ms() - start));
 	r = demo_run(c, id, e);
 	(void)str_format(target, sizeof(target), "/sandboxes/%s", id);
 	answer = NULL;
@@ -45,15 +45,14 @@ int up_demo(struct cli *c, struct err *e)
 	json_decref(answer);
 	if (r < 0)
 		return r;
-	up_say(c, "that was a microVM with a kernel of its own. Go on, in another terminal:");
-	up_say(c, "  id=$(space create)");
-	up_say(c, "  space exec $id -- python3 -c 'print(6 * 7)'");
-	up_say(c, "  space shell $id");
-	up_say(c, "or with an SDK that you use already:");
-	up_say(c, "  eval \"$(space env)\"; npm install e2b");
-	up_say(c,
-	       "  node -e 'import(\"e2b\").then(async ({ Sandbox }) => { const s = await Sandbox.create(\"base\");");
-	up_say(c,
-	       "    console.log((await s.commands.run(\"uname -a\")).stdout); await s.kill() })'");
+	up_say("that was a microVM with a kernel of its own. Go on, in another terminal:");
+	up_say("  id=$(space create)");
+	up_say("  space exec $id -- python3 -c 'print(6 * 7)'");
+	up_say("  space shell $id");
+	up_say("or with an SDK that you use already:");
+	up_say("  eval \"$(space env)\"; npm install e2b");
+	up_say("  node -e 'import(\"e2b\").then(async ({ Sandbox }) => {"
+	       " const s = await Sandbox.create(\"base\");");
+	up_say("    console.log((await s.commands.run(\"uname -a\")).stdout); await s.kill() })'");
 	return 0;
 }

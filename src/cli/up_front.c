@@ -24,7 +24,6 @@
 struct up_seen { ino_t ino; off_t size; struct timespec mtime; };
 
 struct up_front {
-	struct cli *c;
 	struct loop *loop;
 	const struct up_options *o;
 	const struct conf *k;
@@ -169,19 +168,18 @@ static void tick(struct loop_timer *t)
 
 	if (changed(f)) {
 		if (up_front_copy(f->o, f->k, &e) < 0)
-			up_say(f->c, "the certificate stays as it is: %s", e.text);
+			up_say("the certificate stays as it is: %s", e.text);
 		else
-			up_say(f->c, "the certificate was read again");
+			up_say("the certificate was read again");
 	}
 	loop_timer_set(f->loop, &f->timer, WATCH_MS, tick, f);
 }
 
-struct up_front *up_front_watch(struct cli *c, struct loop *l, const struct up_options *o,
-				const struct conf *k)
+struct up_front *up_front_watch(struct loop *l, const struct up_options *o, const struct conf *k)
 {
 	struct up_front *f = x_alloc(sizeof(*f));
 
-	*f = (struct up_front){ .c = c, .loop = l, .o = o, .k = k };
+	*f = (struct up_front){ .loop = l, .o = o, .k = k };
 	if (!o->tls_cert)
 		return f;
 	(void)changed(f);

@@ -90,7 +90,7 @@ static int template_id(struct conf *k, struct err *e)
 	return str_format(k->template_id, sizeof(k->template_id), "base-%s", hex);
 }
 
-int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
+int up_image_prepare(struct conf *k, struct err *e)
 {
 	autofree char *kernel_sh = x_asprintf("%s/image/kernel.sh", k->lib_dir),
 		      *base_sh = x_asprintf("%s/image/base.sh", k->lib_dir);
@@ -119,7 +119,7 @@ int up_image_prepare(struct cli *c, struct conf *k, struct err *e)
  * The accelerator is asked for after the files are there: the probe boots this kernel with this
  * agent.
  */
-static int choose_accel(struct cli *c, struct conf *k, struct err *e)
+static int choose_accel(struct conf *k, struct err *e)
 {
 	struct probe_conf pc = { .vmm_tree = k->vmm,
 				 .kernel = k->kernel,
@@ -133,15 +133,15 @@ static int choose_accel(struct cli *c, struct conf *k, struct err *e)
 		return r;
 	(void)str_copy(k->accel, sizeof(k->accel), vmm_accel_names[res.accel]);
 	if (res.accel == VMM_ACCEL_TCG) {
-		up_say(c, "WARNING: sandboxes run under software emulation (%s):", res.why);
-		up_say(c, "         good for development, slow, and NOT a security boundary");
+		up_say("WARNING: sandboxes run under software emulation (%s):", res.why);
+		up_say("         good for development, slow, and NOT a security boundary");
 	}
 	return 0;
 }
 
-int up_image_template(struct cli *c, struct conf *k, struct err *e)
+int up_image_template(struct conf *k, struct err *e)
 {
-	int r = choose_accel(c, k, e);
+	int r = choose_accel(k, e);
 
 	return r < 0 ? r : template_id(k, e);
 }

@@ -311,8 +311,7 @@ static bool credentials_work(struct cli *c, struct store *s, const char *path, c
 	return store_key_find(s, hex, &k, &e) == 0;
 }
 
-int up_key_first(struct cli *c, const struct conf *k, struct store *s, const char *api_url,
-		 struct err *e)
+int up_key_first(struct cli *c, struct store *s, const char *api_url, struct err *e)
 {
 	char home[256], path[512], key[5 + 2 * API_KEY_BYTES];
 	struct store_key made;
@@ -329,7 +328,7 @@ int up_key_first(struct cli *c, const struct conf *k, struct store *s, const cha
 		explicit_bzero(key, sizeof(key));
 		if (r < 0)
 			return r;
-		up_say(c, "wrote an API key to %s", path);
+		up_say("wrote an API key to %s", path);
 	}
 	return 0;
 }
@@ -357,7 +356,7 @@ static int open_instance(struct cli *c, struct conf *k, struct store **s, struct
 	return store_open(url, s, e);
 }
 
-static int wait_acknowledged(struct cli *c, struct store *s, uint64_t number, struct err *e)
+static int wait_acknowledged(struct store *s, uint64_t number, struct err *e)
 {
 	int64_t start = clock_mono_ms();
 
@@ -465,7 +464,7 @@ static int key_rotate(struct cli *c, const struct conf *k, struct store *s, stru
 	if (r >= 0)
 		r = publish_bundle(k, s, &number, e);
 	if (r >= 0)
-		r = wait_acknowledged(c, s, number, e);
+		r = wait_acknowledged(s, number, e);
 	if (r < 0)
 		return r;
 	if (c->json)

@@ -28,7 +28,7 @@ static int destroy_one(struct ipc_sync *nm, const json_t *item, struct err *e)
 }
 
 /* One page of the list; from the beginning again when it has changed. 0 at the end. */
-static int destroy_page(struct cli *c, struct ipc_sync *nm, uint64_t *cursor, struct err *e)
+static int destroy_page(struct ipc_sync *nm, uint64_t *cursor, struct err *e)
 {
 	struct nm_list q = { .cursor = *cursor };
 	struct nm_list_rep rep = { 0 };
@@ -45,7 +45,7 @@ static int destroy_page(struct cli *c, struct ipc_sync *nm, uint64_t *cursor, st
 
 		if (r < 0 || !kind || !str_eq(kind, "execution"))
 			continue;
-		up_say(c, "ending what is left of sandbox %s",
+		up_say("ending what is left of sandbox %s",
 		       json_string_value(json_object_get(item, "sandbox")));
 		r = destroy_one(nm, item, e);
 		changed = true;
@@ -55,7 +55,7 @@ static int destroy_page(struct cli *c, struct ipc_sync *nm, uint64_t *cursor, st
 	return r < 0 ? r : changed || rep.next ? 1 : 0;
 }
 
-int up_destroy_left(struct cli *c, const struct conf *k, struct err *e)
+int up_destroy_left(const struct conf *k, struct err *e)
 {
 	char path[PATH_MAX];
 	struct ipc_sync *nm = NULL;
@@ -70,7 +70,7 @@ int up_destroy_left(struct cli *c, const struct conf *k, struct err *e)
 	if (r == 0)
 		r = 1;
 	for (int i = 0; r > 0 && i < LEFT_PAGES_MAX; i++)
-		r = destroy_page(c, nm, &cursor, e);
+		r = destroy_page(nm, &cursor, e);
 	ipc_sync_close(nm);
 	return r < 0 ? r : 0;
 }

@@ -41,7 +41,6 @@ struct proc {
 
 struct up_proc {
 	struct loop *loop;
-	struct cli *cli;
 	const struct conf *conf;
 	int lifeline[2];
 	struct proc procs[5];
@@ -161,7 +160,7 @@ static void again(struct loop_timer *t)
 	struct err e = { 0 };
 
 	if (!p->set->ending && start_one(p, &e) < 0) {
-		up_say(p->set->cli, "%s", e.text);
+		up_say("%s", e.text);
 		loop_timer_set(p->set->loop, &p->timer, BACKOFF_MAX_MS, again, p);
 	}
 }
@@ -183,7 +182,7 @@ static void died(struct proc *p, int status)
 		lived > BACKOFF_FORGET_MS || !p->backoff_ms ? BACKOFF_MIN_MS : 2 * p->backoff_ms;
 	if (p->backoff_ms > BACKOFF_MAX_MS)
 		p->backoff_ms = BACKOFF_MAX_MS;
-	up_say(s->cli, "%s ended (%s %d) and is started again; its log: %s/log/%s.log", p->name,
+	up_say("%s ended (%s %d) and is started again; its log: %s/log/%s.log", p->name,
 	       WIFSIGNALED(status) ? "signal" : "exit code",
 	       WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), s->conf->state_dir,
 	       p->name);
@@ -213,13 +212,11 @@ void up_proc_reap(struct up_proc *s)
 	}
 }
 
-int up_proc_new(struct loop *l, struct cli *c, const struct conf *k, struct up_proc **ret,
-		struct err *e)
+int up_proc_new(struct loop *l, const struct conf *k, struct up_proc **ret, struct err *e)
 {
 	struct up_proc *s = x_alloc(sizeof(*s));
 
 	s->loop = l;
-	s->cli = c;
 	s->conf = k;
 	if (pipe2(s->lifeline, O_CLOEXEC) < 0) {
 		free(s);
@@ -258,7 +255,7 @@ static void end_hard(struct loop_timer *t)
 	struct up_proc *s = t->arg;
 	struct proc *p = &s->procs[s->end_at];
 
-	up_say(s->cli, "%s did not end within %d s and is killed", p->name, END_GRACE_MS / 1000);
+	up_say("%s did not end within %d s and is killed", p->name, END_GRACE_MS / 1000);
 	if (p->pid > 0)
 		kill(p->pid, SIGKILL);
 }

@@ -98,7 +98,7 @@ static uint64_t default_size(const struct statvfs *vfs)
 	return half > UP_SIZE_DEFAULT ? UP_SIZE_DEFAULT : half < UP_SIZE_MIN ? UP_SIZE_MIN : half;
 }
 
-static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struct err *e)
+static int make_file(const char *file, uint64_t size_bytes, struct err *e)
 {
 	autofree char *temp = x_asprintf("%s.new", file), *dir = x_strdup(file);
 	struct statvfs vfs;
@@ -120,7 +120,7 @@ static int make_file(struct cli *c, const char *file, uint64_t size_bytes, struc
 			(unsigned long long)(size_bytes >> 30),
 			(unsigned long long)(UP_SIZE_MIN >> 30));
 	}
-	up_say(c, "making the storage file %s (%llu GiB)", file,
+	up_say("making the storage file %s (%llu GiB)", file,
 	       (unsigned long long)(size_bytes >> 30));
 	fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
@@ -160,7 +160,7 @@ static int mount_file(const char *file, const char *data, struct err *e)
 	return r;
 }
 
-int up_store_open(struct cli *c, const struct conf *k, uint64_t size_bytes, struct err *e)
+int up_store_open(const struct conf *k, uint64_t size_bytes, struct err *e)
 {
 	char data[PATH_MAX], file[PATH_MAX];
 	int r = make_dirs(k, state_dirs, ARRAY_LEN(state_dirs), e);
@@ -174,7 +174,7 @@ int up_store_open(struct cli *c, const struct conf *k, uint64_t size_bytes, stru
 		return err_errno(e, r, "cannot make %s", data);
 	if (is_btrfs(data))
 		return 0;
-	if (access(file, F_OK) < 0 && (r = make_file(c, file, size_bytes, e)) < 0)
+	if (access(file, F_OK) < 0 && (r = make_file(file, size_bytes, e)) < 0)
 		return r;
 	r = mount_file(file, data, e);
 	if (r >= 0 && chmod(data, 0700) < 0)
