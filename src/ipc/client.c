@@ -95,7 +95,7 @@ static void call_finish(struct client_call *c, const struct err *e, const void *
 	fn(arg, e ? &copy : NULL, rep, fds, n_fds);
 }
 
-static void client_fail_all(struct ipc_client *c, struct list *l, int num, const char *text)
+static void client_fail_all(struct list *l, int num, const char *text)
 {
 	while (!list_empty(l)) {
 		struct err e = { 0 };
@@ -179,7 +179,7 @@ static void client_disconnect(struct ipc_client *c, const char *why)
 	fd_close(TAKE_FD(c->fd));
 	ipc_outq_done(&c->out);
 	client_retry(c);
-	client_fail_all(c, &c->sent, -ECONNRESET, why);
+	client_fail_all(&c->sent, -ECONNRESET, why);
 	if (!c->dead && c->on_state)
 		c->on_state(false, c->state_arg);
 }
@@ -370,9 +370,9 @@ void ipc_client_free(struct ipc_client *c)
 	c->on_state = NULL;
 	client_disconnect(c, "the client ends");
 	loop_timer_stop(&c->retry);
-	client_fail_all(c, &c->sent, -ECONNRESET, "the client ends");
-	client_fail_all(c, &c->waiting, -ECONNRESET, "the client ends");
-	client_fail_all(c, &c->failing, -ECONNRESET, "the client ends");
+	client_fail_all(&c->sent, -ECONNRESET, "the client ends");
+	client_fail_all(&c->waiting, -ECONNRESET, "the client ends");
+	client_fail_all(&c->failing, -ECONNRESET, "the client ends");
 	loop_defer(c->loop, &c->end, client_end, c);     /* behind fail_later, which may be queued */
 }
 

@@ -99,7 +99,7 @@ static void egress_on_listen(struct loop_io *io, uint32_t events)
 		if (fd >= 0) {
 			egress_new(g, fd, &ss);
 		} else {
-			if (gtw_accept_failed(g))
+			if (gtw_accept_failed())
 				gtw_accept_pause(g);
 			return;
 		}

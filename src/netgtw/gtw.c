@@ -28,7 +28,7 @@ void gtw_count(struct gtw *g, enum counter c, uint64_t n)
 	g->log.counters[c] += n;
 }
 
-bool gtw_accept_failed(struct gtw *g)
+bool gtw_accept_failed(void)
 {
 	return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
 }

@@ -132,7 +132,7 @@ int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct e
 void gtw_free(struct gtw *g);
 void gtw_fatal(struct gtw *g, const char *what, int num);       /* says why; the loop ends */
 void gtw_count(struct gtw *g, enum counter c, uint64_t n);
-bool gtw_accept_failed(struct gtw *g);       /* by errno: true = pause, false = nothing more there */
+bool gtw_accept_failed(void);                /* by errno: true = pause, false = nothing more there */
 void gtw_accept_pause(struct gtw *g);
 void gtw_reset(int fd);                      /* closes with a reset */
 bool gtw_is_guest(const struct gtw *g, const struct addr *a);

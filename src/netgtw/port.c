@@ -228,7 +228,7 @@ static void port_on_listen(struct loop_io *io, uint32_t events)
 
 	while ((fd = accept4(io->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0)
 		port_new(g, fd);
-	if (gtw_accept_failed(g))
+	if (gtw_accept_failed())
 		gtw_accept_pause(g);
 }
 

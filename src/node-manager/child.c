@@ -63,7 +63,7 @@ void child_kill(struct child *c)
 		kill(c->pid, SIGKILL);
 }
 
-void child_reaped(struct nm *nm, pid_t pid, int status)
+void child_reaped(struct nm *nm, pid_t pid)
 {
 	LIST_FOR(&nm->children, c, struct child, node) {
 		if (c->pid == pid)

@@ -59,7 +59,7 @@ int child_start(struct nm *nm, const struct child_job *job, const struct child_t
 bool child_busy(const struct nm *nm, const char *key);
 void child_kill(struct child *c);                        /* done comes later, with an error */
 /* From the SIGCHLD handler. */
-void child_reaped(struct nm *nm, pid_t pid, int status);
+void child_reaped(struct nm *nm, pid_t pid);
 void child_stop_all(struct nm *nm);                      /* the program's end: kills them; done is not called */
 
 /* Keeps only these capabilities, in all sets but the bounding set. */

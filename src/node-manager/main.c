@@ -34,7 +34,7 @@ static void on_sigchld(int signo, void *arg)
 	pid_t pid;
 
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		child_reaped(nm, pid, status);
+		child_reaped(nm, pid);
 		watch_reaped(nm, pid, status);
 	}
 }

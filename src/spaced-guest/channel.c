@@ -171,7 +171,7 @@ bool channel_run(struct channel *c)
 		busy = c->readable && channel_read(c);
 		while (mux_next(c->mux, &e))
 			serve_event(c->a, c->mux, &e);
-		if (serve_pump(c->a, c->mux))
+		if (serve_pump(c->a))
 			busy = true;
 		if (c->writable && channel_write(c))
 			busy = true;

@@ -534,7 +534,7 @@ static bool pump_one(struct req *r)
 }
 
 /* Each request once, in turns: the first one becomes the last. */
-bool serve_pump(struct agent *a, struct mux *m)
+bool serve_pump(struct agent *a)
 {
 	bool moved = false;
 

@@ -82,7 +82,7 @@ struct route {
 };
 
 void serve_event(struct agent *a, struct mux *m, struct mux_event *e);
-bool serve_pump(struct agent *a, struct mux *m);         /* true = something moved */
+bool serve_pump(struct agent *a);                        /* true = something moved */
 
 /* A whole answer; content_type NULL = none. */
 void req_answer(struct req *r, int status, const char *content_type, const void *p, size_t n);

@@ -44,7 +44,7 @@ static void channel_on_deadline(struct loop_timer *t)
 		channel_lost(b, "no answer from the guest in time");
 }
 
-static void channel_ready(struct bridge *b, const struct mux_event *ev)
+static void channel_ready(struct bridge *b)
 {
 	b->state = CHAN_READY;
 	loop_timer_stop(&b->attach_timer);
@@ -56,7 +56,7 @@ static void channel_event(struct bridge *b, const struct mux_event *ev)
 	struct lease *l = ev->user;
 
 	if (ev->type == MUX_EV_READY) {
-		channel_ready(b, ev);
+		channel_ready(b);
 		return;
 	}
 	if (!l)
