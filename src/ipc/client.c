@@ -1,8 +1,10 @@
 /*
- * Theory of operation. A call is in one of three lists: `waiting` (there is no connection; text and
- * duplicated descriptors are kept), `sent` (its answer is awaited), `failing` (its error is told at
- * the end of this turn, never inside ipc_client_call). Its slot is part of its id, so that an
- * answer finds it without a search and a late answer of an earlier call in that slot does not fit.
+ * Theory of operation. A call is in one of three lists: `waiting` (there is no connection, or its
+ * queue is full; text and duplicated descriptors are kept), `sent` (its answer is awaited),
+ * `failing` (its error is told at the end of this turn, never inside ipc_client_call). Its slot is
+ * part of its id, so that an answer finds it without a search and a late answer of an earlier call
+ * in that slot does not fit. An answer to what was never asked is a broken rule: a bridge, whom
+ * sbx-manager only listens to, could keep the loop busy with them.
  *
  * When a connection breaks, all that was sent fails with -ECONNRESET (nobody knows how far it
  * came); what was not sent waits for the next connection, at most as long as its time-out.
@@ -190,30 +192,28 @@ static void client_update_events(struct ipc_client *c)
 		client_disconnect(c, "epoll refuses the connection");
 }
 
-/* True when it was handed to the socket or its queue. */
-static bool client_send(struct ipc_client *c, struct client_call *call)
+/* 0 when it was handed to the socket or its queue; -ENOBUFS: that is full. */
+static int client_send(struct ipc_client *c, struct client_call *call)
 {
 	int r = ipc_outq_send(&c->out, c->fd, call->text, call->fds, call->n_fds);
 
 	if (r < 0)
-		return false;
+		return r;
 	list_del(&call->node);
 	list_add_tail(&c->sent, &call->node);
 	call_drop_packet(call);
 	client_update_events(c);
-	return true;
+	return 0;
 }
 
 static void client_send_waiting(struct ipc_client *c)
 {
-	while (c->fd >= 0 && !list_empty(&c->waiting)) {
-		struct client_call *call = CONTAINER_OF(c->waiting.next, struct client_call, node);
+	int r = 0;
 
-		if (!client_send(c, call)) {
-			client_disconnect(c, "the connection broke");
-			return;
-		}
-	}
+	while (r == 0 && c->fd >= 0 && !list_empty(&c->waiting))
+		r = client_send(c, CONTAINER_OF(c->waiting.next, struct client_call, node));
+	if (r < 0 && r != -ENOBUFS)
+		client_disconnect(c, "the connection broke");
 }
 
 static void client_answer(struct ipc_client *c, struct ipc_incoming *m, int *fds, size_t n_fds)
@@ -249,6 +249,11 @@ static void client_answer(struct ipc_client *c, struct ipc_incoming *m, int *fds
 		ipc_done(op->rep, rep);
 }
 
+static bool client_asked(const struct ipc_client *c, uint64_t id)
+{
+	return id / CLIENT_CALLS_MAX >= 1 && id / CLIENT_CALLS_MAX <= c->seq;
+}
+
 static int client_read_one(struct ipc_client *c)
 {
 	static char packet[IPC_MSG_MAX];         /* one loop thread, and nothing of it is kept */
@@ -265,7 +270,8 @@ static int client_read_one(struct ipc_client *c)
 		client_disconnect(c, "the connection broke");
 		return -ECONNRESET;
 	}
-	if (ipc_incoming_parse(packet, (size_t)n, &m, &e) < 0) {
+	if (ipc_incoming_parse(packet, (size_t)n, &m, &e) < 0 ||
+	    (!m.ev[0] && !client_asked(c, m.id))) {
 		ipc_incoming_done(&m);
 		ipc_close_fds(fds, n_fds);
 		client_disconnect(c, "the server sent a malformed packet");
@@ -292,6 +298,8 @@ static void client_ready(struct loop_io *io, uint32_t events)
 
 		if (r < 0 && r != -EAGAIN)
 			client_disconnect(c, "the connection broke");
+		else
+			client_send_waiting(c);
 	}
 	for (int i = 0;
 	     i < CLIENT_READ_BATCH && c->fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)); i++)
@@ -411,7 +419,7 @@ void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *
 		return;
 	}
 	loop_timer_set(c->loop, &call->timer, timeout_ms, call_timed_out, call);
-	/* Behind others that wait, only when the connection has just broken. */
+	/* Others wait when the connection has just broken, or its queue is full. */
 	if (c->fd >= 0 && c->waiting.next == &call->node)
 		client_send(c, call);
 }

@@ -127,8 +127,9 @@ void ipc_client_free(struct ipc_client *c);
 /*
  * fn is called exactly once and never inside this call: answer, error, -ETIMEDOUT, -ECONNRESET
  * (sent, and then the connection broke or the client was freed), -EAGAIN (more than 1024 in
- * flight). While there is no connection the call waits for one, as long as its time-out. `rep` and
- * its JSON live until fn returns; descriptors in fds belong to fn. The caller keeps his own fds.
+ * flight). While there is no connection, or the server does not read, the call waits, as long as
+ * its time-out. `rep` and its JSON live until fn returns; descriptors in fds belong to fn. The
+ * caller keeps his own fds.
  */
 void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *req_id,
 		     const void *req, const int *fds, size_t n_fds, int timeout_ms,

@@ -701,6 +701,60 @@ static void test_too_many_in_flight(void **st)
 	ipc_client_free(client);
 }
 
+static int slow_fd;
+
+/* Reads what has come, and answers all of it. */
+static bool unanswered_by_slow(void)
+{
+	char buf[512], text[64];
+	ssize_t n;
+
+	while ((n = recv(slow_fd, buf, sizeof(buf), MSG_DONTWAIT)) > 0) {
+		json_t *v = json_loadb(buf, (size_t)n, 0, NULL);
+
+		str_format(text, sizeof(text), "{\"id\":%llu,\"r\":{}}",
+			   (unsigned long long)json_integer_value(json_object_get(v, "id")));
+		json_decref(v);
+		assert_true(send(slow_fd, text, strlen(text), 0) > 0);
+		loop_turn(loop, 0);
+	}
+	return few_replies();
+}
+
+/*
+ * A server that stands still for so long that the queue to it is full, and goes on: so do the calls,
+ * those that found the queue full included.
+ */
+static void test_slow_server(void **st)
+{
+	unsigned n = 0;
+	int ls;
+
+	ipc_server_free(server);
+	server = NULL;
+	loop_turn(loop, 0);
+	ls = fd_unix_listen(path, SOCK_SEQPACKET, 0600, 64);
+	start_client(getuid());
+	waited_fd = ls;
+	turn_while(nothing_readable);
+	slow_fd = accept4(ls, NULL, NULL, SOCK_CLOEXEC);
+	/* More than IPC_OUT_MAX and what a socket takes; each has timed out before the next. */
+	for (unsigned round = 0; round < 3; round++) {
+		for (unsigned i = 0; i < 1000; i++, n++)
+			call(&op_hold, NULL, 1);
+		wait_replies(n);
+		assert_int_equal(got.num, -ETIMEDOUT);
+	}
+	call(&op_hold, NULL, 5000);
+	wanted_replies = ++n;
+	turn_while(unanswered_by_slow);
+	assert_int_equal(got.num, 0);
+	assert_int_equal(n_down, 0);
+	ipc_client_free(client);
+	close(slow_fd);
+	close(ls);
+}
+
 static void on_reply_free(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
 	got.n++;
@@ -742,7 +796,10 @@ static void test_client_freed(void **st)
 static void test_hostile_server(void **st)
 {
 	static const char *const bad[] = { "x", "{}", "{\"id\":1}", "{\"ev\":\"\"}",
-					   "{\"id\":7,\"r\":{},\"x\":1}" };
+					   "{\"id\":7,\"r\":{},\"x\":1}",
+					   /* Answers to what was never asked. */
+					   "{\"id\":7,\"r\":{}}",
+					   "{\"id\":9007199254740992,\"r\":{}}" };
 
 	ipc_server_free(server);
 	server = NULL;
@@ -1022,6 +1079,7 @@ int main(void)
 		T(test_client),		  T(test_client_fds),	       T(test_events),
 		T(test_timeout),	  T(test_reconnect),	       T(test_unknown_op),
 		T(test_wrong_server_uid), T(test_too_many_in_flight),  T(test_client_freed),
+		T(test_slow_server),
 		T(test_hostile_server),	  T(test_hostile_answers),     T(test_sync),
 		T(test_sync_fd),	  T(test_sync_flooded),	       T(test_sync_watch),
 	};
