@@ -108,7 +108,7 @@ static void bridge_op_leases(struct ipc_call *call, const void *req, int *fds, s
 		const struct lease *best = NULL;
 
 		LIST_FOR(&b->leases, l, struct lease, node) {
-			if (l->state == LEASE_OPEN && l->pre.p.lease > after &&
+			if (l->state != LEASE_PREAMBLE && l->pre.p.lease > after &&
 			    (!best || l->pre.p.lease < best->pre.p.lease))
 				best = l;
 		}

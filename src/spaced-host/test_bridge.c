@@ -732,19 +732,14 @@ static void test_channel_lost_event(void **state)
 	close(fd);
 }
 
-static void test_leases_are_listed(void **state)
+/* All pages, by number. */
+static uint64_t count_listed(struct fixture *f)
 {
-	struct fixture *f = *state;
 	struct bridge_leases q = { 0 };
 	struct bridge_leases_rep rep = { 0 };
 	uint64_t last = 0, n = 0;
-	static int fds[600];
-	struct rlimit lim = { 4096, 4096 };
 	struct err e = { 0 };
 
-	setrlimit(RLIMIT_NOFILE, &lim);
-	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
-		fds[i] = lease_open(f, 1000 - i);
 	do {
 		json_t *item;
 		size_t i;
@@ -764,7 +759,44 @@ static void test_leases_are_listed(void **state)
 		q.after = rep.next;
 		ipc_done(bridge_ops[BRIDGE_LEASES].rep, &rep);
 	} while (q.after);
-	assert_int_equal(n, ARRAY_LEN(fds));
+	return n;
+}
+
+static void test_leases_are_listed(void **state)
+{
+	struct fixture *f = *state;
+	static int fds[600];
+	struct rlimit lim = { 4096, 4096 };
+
+	setrlimit(RLIMIT_NOFILE, &lim);
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
+		fds[i] = lease_open(f, 1000 - i);
+	assert_int_equal(count_listed(f), ARRAY_LEN(fds));
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
+		close(fds[i]);
+}
+
+/* A guest that takes nothing: those that wait for room in the channel are leases like the others. */
+static void test_waiting_leases_are_listed(void **state)
+{
+	struct fixture *f = *state;
+	static int fds[800];
+	struct rlimit lim = { 4096, 4096 };
+
+	setrlimit(RLIMIT_NOFILE, &lim);
+	pthread_mutex_lock(&f->guest.lock);
+	atomic_store(&f->guest.paused, true);
+	pthread_mutex_unlock(&f->guest.lock);
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++) {
+		fds[i] = lease_open(f, i + 1);
+		if (i < 4)
+			write_until_full(fds[i]);
+	}
+	assert_int_equal(count_listed(f), ARRAY_LEN(fds));
+	/* The last one waits, and is as revocable as the first. */
+	assert_true(bridge_revoke_now(f, ARRAY_LEN(fds), 300, NULL) < 0);
+	assert_int_equal(read_to_end(fds[ARRAY_LEN(fds) - 1]), 0);
+	assert_int_equal(count_listed(f), ARRAY_LEN(fds) - 1);
 	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
 		close(fds[i]);
 }
@@ -784,6 +816,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_breach_ends_the_channel, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_channel_lost_event, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_leases_are_listed, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_waiting_leases_are_listed, setup, teardown),
 	};
 
 	if (argc != 2)
