@@ -137,6 +137,23 @@ class Commands(unittest.TestCase):
         self.assertEqual(end.get("exitCode", 0), 0, err)
         node.wait_for("no zombie", lambda: self.run_sh("ps -eo stat | grep -c ^Z")[0].strip() == "0")
 
+    def test_a_number_that_is_used_again(self):
+        """A command that has exited and waits for its reader does not keep the end of the next one with its number."""
+        old = connect.start(self.node, self.box, "/bin/bash", "-c", "setsid yes & read x; exit 3", stdin=True)
+        self.addCleanup(old.close)
+        pid = old.next()["start"]["pid"]
+        written = lambda: self.run_sh("grep wchar /proc/$(pgrep -x yes)/io", user="root")
+        node.wait_for("the reader is full", lambda: written() == written())
+        connect.call(self.node, self.box, "CloseStdin", {"process": {"pid": pid}})
+        node.wait_for("it has exited", lambda: self.run_sh(f"test -e /proc/{pid}")[1] == 1)
+        self.run_sh(f"pkill -x yes; echo {pid - 1} > /proc/sys/kernel/ns_last_pid", user="root")
+        new = connect.start(self.node, self.box, "/bin/bash", "-c", "read x; exit 4", stdin=True, timeout=20)
+        self.addCleanup(new.close)
+        self.assertEqual(new.next()["start"]["pid"], pid)
+        connect.call(self.node, self.box, "CloseStdin", {"process": {"pid": pid}})
+        self.assertEqual(new.collect()[2]["exitCode"], 4)
+        self.assertEqual(old.collect()[2]["exitCode"], 3)
+
     def test_connect_attaches_again_and_several_read_at_once(self):
         s = connect.start(self.node, self.box, "/bin/bash", "-c", "while read l; do echo \"got $l\"; done", stdin=True)
         pid = s.next()["start"]["pid"]

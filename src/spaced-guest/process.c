@@ -207,6 +207,8 @@ static void proc_resume(struct proc *p)
 		if (p->src[i].watch.fd >= 0 && !p->src[i].drained &&
 		    list_empty(&p->src[i].later.node))
 			ev_watch_set(p->a->ev, &p->src[i].watch, EPOLLIN);
+	if (p->pty && p->exited && list_empty(&p->quiet.node))
+		ev_timer_set(p->a->ev, &p->quiet, TTY_QUIET_MS);
 }
 
 static void reader_room(struct req *r)
@@ -431,15 +433,18 @@ static void proc_try_end(struct proc *p)
 		proc_end(p);
 }
 
-/* A terminal is hung up when its session's leader exits, so its end of file comes; but should a
- * child keep it open, quiet counts. */
+/*
+ * A terminal is hung up when its session's leader exits, so its end of file comes; but should a
+ * child keep it open, quiet counts. What waits for a slow reader is not quiet: proc_resume goes on.
+ */
 static void on_quiet(struct ev_timer *t)
 {
 	struct proc *p = CONTAINER_OF(t, struct proc, quiet);
 	struct source *s = &p->src[OUT];
 
-	if (s->watch.fd >= 0 && p->quiet_rounds++ < TTY_QUIET_ROUNDS &&
-	    (!readers_have_room(p) || source_read(s))) {
+	if (s->watch.fd >= 0 && !readers_have_room(p))
+		return;
+	if (s->watch.fd >= 0 && p->quiet_rounds++ < TTY_QUIET_ROUNDS && source_read(s)) {
 		ev_timer_set(p->a->ev, &p->quiet, TTY_QUIET_MS);
 		return;
 	}
@@ -465,16 +470,15 @@ static void proc_drain(struct proc *p)
 		s->left = left > 0 ? (size_t)left : 0;
 		s->drained = s->left == 0;
 	}
-	if (p->pty)
-		ev_timer_set(p->a->ev, &p->quiet, TTY_QUIET_MS);
 	proc_resume(p);
 	proc_try_end(p);
 }
 
 static struct proc *by_pid(struct procs *ps, pid_t pid)
 {
+	/* One that has exited may wait for its readers, while its number is another one's. */
 	LIST_FOR(&ps->list, p, struct proc, node)
-		if (p->pid == pid && !p->expired && (p->state != PROC_ENDED))
+		if (p->pid == pid && !p->exited && p->state != PROC_ENDED)
 			return p;
 	return NULL;
 }
@@ -487,7 +491,7 @@ void procs_reap(struct procs *ps)
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		struct proc *p = by_pid(ps, pid);
 
-		if (!p || p->exited)
+		if (!p)
 			continue;
 		p->exited = true;
 		p->wstatus = status;

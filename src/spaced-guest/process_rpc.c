@@ -11,15 +11,21 @@
 
 #define LIST_WHOLE_MAX (4 << 20)         /* bytes of configs; beyond, commands are shown by name */
 
+/* One that runs is found before one that has exited and still has output, else the newest. */
 static struct proc *find(struct procs *ps, const struct selector *sel, bool ended_too)
 {
+	struct proc *found = NULL;
+
 	LIST_FOR(&ps->list, p, struct proc, node) {
 		if (p->expired || (p->state == PROC_ENDED && !ended_too))
 			continue;
-		if (sel->tag[0] ? str_eq(p->tag, sel->tag) : p->pid == sel->pid)
-			return p;
+		if (!(sel->tag[0] ? str_eq(p->tag, sel->tag) : p->pid == sel->pid))
+			continue;
+		found = p;
+		if (!p->exited)
+			break;
 	}
-	return NULL;
+	return found;
 }
 
 /* A running one is found before an ended one with the same tag or number. */

@@ -486,6 +486,43 @@ static int unread(int pid, int out)
 	return n;
 }
 
+/* A terminal whose program has exited waits for a slow reader as a pipe does. */
+static void test_slow_reader_of_a_terminal(void **state)
+{
+	struct call *c = run(&host, "stty -echo; yes & read x", ",\"pty\":{}", NULL);
+	struct result r = { .started = true };
+	int pid = start_pid(c);
+	char member[32];
+	const char *body;
+	int64_t until;
+	size_t held;
+
+	c->hold = true;
+	do {
+		held = c->held;
+		for (int i = 0; i < 20; i++)
+			host_turn(&host, 10);
+	} while (c->held != held);
+	assert_int_equal(
+		about("SendInput", "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"Cg==\"}}",
+		      pid, NULL),
+		200);
+	EVENTUALLY(kill(pid, 0) < 0 && errno == ESRCH);
+	/* Longer than the agent would wait for a terminal that never gets quiet (process.c). */
+	until = clock_mono_ms() + 3500;
+	while (clock_mono_ms() < until)
+		host_turn(&host, 10);
+	/* It has not ended, so nothing of its output was thrown away. */
+	snprintf(member, sizeof(member), "\"pid\":%d", pid);
+	assert_int_equal(rpc(&host, "process.Process/List", "{}", &body), 200);
+	assert_non_null(strstr(body, member));
+	c->hold = false;
+	mux_taken(host.mux, c->id, c->held);
+	stream_result(&host, c, &r);
+	assert_true(r.ended);
+	call_free(&host, c);
+}
+
 static void test_no_reader(void **state)
 {
 	struct call *c;
@@ -738,6 +775,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_terminal),
 		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_slow_reader_of_a_terminal),
 		cmocka_unit_test(test_no_reader),
 		cmocka_unit_test(test_several_readers),
 		cmocka_unit_test(test_keepalive),
