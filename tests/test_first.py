@@ -49,6 +49,20 @@ class First(unittest.TestCase):
         finally:
             self.node.kill(box)
 
+    def test_stop_and_start_whatever_root_has_done(self):
+        """A process that left its command's cgroup ends with the sandbox; files of its identity that cannot be written do not hinder its start."""
+        box = self.node.create()
+        try:
+            self.node.sh(box, "sudo sh -c 'sleep 1000 > /var/tmp/held & echo $! > /sys/fs/cgroup/cgroup.procs'; grep -x 0::/ /proc/$(pgrep -x sleep)/cgroup")
+            self.node.sh(box, "sudo sh -c 'cd /etc && for f in machine-id hostname hosts; do rm $f; mkdir $f; done'")
+            self.node.space("stop", box)
+            self.node.space("start", box)
+            self.assertEqual(self.node.sh(box, "hostname"), f"{box}\n")
+            # The disk was written to its end: the journal had nothing to repair.
+            self.assertEqual(self.node.sh(box, "sudo dmesg | grep -c 'EXT4-fs .*recovery' || true"), "0\n")
+        finally:
+            self.node.kill(box)
+
     def test_start_of_a_running_sandbox_replaces_its_execution(self):
         box = self.node.create()
         try:

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/random.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,15 +91,27 @@ static int add_entropy(struct agent *a, const struct init_req *q, struct err *e)
 	return r;
 }
 
+/*
+ * Files of the root image: whatever the user has made of them (a folder, an immutable file, a full
+ * disk), it must not keep the sandbox from its next start.
+ */
+static void put_identity(const char *path, const char *text, mode_t mode)
+{
+	int r = put_file(path, text, mode);
+
+	if (r < 0)
+		log_warn("identity not written", F_STR("path", path), F_INT("errno", -r));
+}
+
 static int set_machine_id(struct agent *a, const struct init_req *q, struct err *e)
 {
 	autofree char *text = x_asprintf("%s\n", q->machine_id);
 	struct stat st;
-	int r = put_file("/etc/machine-id", text, 0444);
 
-	if (r == 0 && lstat("/var/lib/dbus/machine-id", &st) == 0 && S_ISREG(st.st_mode))
-		r = put_file("/var/lib/dbus/machine-id", text, 0444);
-	return r < 0 ? err_errno(e, r, "cannot write the machine ID") : 0;
+	put_identity("/etc/machine-id", text, 0444);
+	if (lstat("/var/lib/dbus/machine-id", &st) == 0 && S_ISREG(st.st_mode))
+		put_identity("/var/lib/dbus/machine-id", text, 0444);
+	return 0;
 }
 
 char *init_hosts_text(const char *old, const char *hostname)
@@ -128,17 +141,16 @@ char *init_hosts_text(const char *old, const char *hostname)
 static int set_hostname(struct agent *a, const struct init_req *q, struct err *e)
 {
 	autofree char *old = NULL, *hosts = NULL, *line = x_asprintf("%s\n", q->hostname);
-	int r;
 
 	if (sethostname(q->hostname, strlen(q->hostname)) < 0)
 		return err_errno(e, -errno, "cannot set the host name");
-	r = put_file("/etc/hostname", line, 0644);
+	put_identity("/etc/hostname", line, 0644);
 	if (fd_read_regular(AT_FDCWD, "/etc/hosts", HOSTS_MAX, &old, NULL) < 0)
 		old = x_strdup("127.0.0.1\tlocalhost\n");
 	hosts = init_hosts_text(old, q->hostname);
-	if (r == 0 && !str_eq(old, hosts))
-		r = put_file("/etc/hosts", hosts, 0644);
-	return r < 0 ? err_errno(e, r, "cannot write the host name") : 0;
+	if (!str_eq(old, hosts))
+		put_identity("/etc/hosts", hosts, 0644);
+	return 0;
 }
 
 /*
@@ -427,6 +439,7 @@ void shutdown_handle(struct req *r, const char *body, size_t n)
 	log_info("shutdown", F_REQ(r->id));
 	procs_kill_all(a->procs);
 	if (a->in_vm) {
+		kill(-1, SIGKILL);               /* root may have moved some out of the cgroup */
 		sync();
 		/* The killed ones hold files until they are gone. */
 		for (left = SHUTDOWN_TRIES; left > 0; left--) {
