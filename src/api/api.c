@@ -28,7 +28,8 @@
 
 /* ---- request IDs, answers ---- */
 
-void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1])
+/* The client's if it is sane, else a new one. */
+static void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1])
 {
 	const char *given = http_get(h, "X-Request-Id");
 

@@ -322,7 +322,4 @@ void keys_free(struct api_keys *k);
 const struct key_signer *keys_signer(const struct api *a);        /* NULL: none yet */
 const struct token_key *keys_token(const struct api *a);
 
-/* Request IDs: the client's if it is sane, else a new one. */
-void req_id_of(const struct http_head *h, char dst[API_REQ_ID_MAX + 1]);
-
 #endif

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -75,39 +74,6 @@ bool proc_id_same(const struct proc_id *id)
 	return start == id->start_ticks && state != 'Z' && state != 'X';
 }
 
-int proc_exe_of_path(const char *path, struct proc_exe *ret)
-{
-	struct stat st;
-
-	if (stat(path, &st) < 0)
-		return -errno;
-	*ret = (struct proc_exe){
-		.dev = st.st_dev,
-		.ino = st.st_ino,
-		.mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
-		.size_bytes = (uint64_t)st.st_size,
-	};
-	return 0;
-}
-
-int proc_exe_of(pid_t pid, struct proc_exe *ret)
-{
-	char path[64];
-	int r;
-
-	if (pid <= 0)
-		return -EINVAL;
-	str_format(path, sizeof(path), "/proc/%d/exe", (int)pid);
-	r = proc_exe_of_path(path, ret);
-	return r == -ENOENT ? -ESRCH : r;
-}
-
-bool proc_exe_eq(const struct proc_exe *a, const struct proc_exe *b)
-{
-	return a->dev == b->dev && a->ino == b->ino && a->mtime_ns == b->mtime_ns &&
-	       a->size_bytes == b->size_bytes;
-}
-
 int proc_pidfd_open(pid_t pid)
 {
 	long r = syscall(SYS_pidfd_open, pid, 0);
@@ -118,24 +84,6 @@ int proc_pidfd_open(pid_t pid)
 int proc_pidfd_signal(int pidfd, int sig)
 {
 	return syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) < 0 ? -errno : 0;
-}
-
-int proc_uid_of(pid_t pid, uid_t *ret)
-{
-	autofree char *text = NULL;
-	unsigned real, effective, saved;
-	const char *p;
-	int r = proc_read(pid, "status", &text);
-
-	if (r < 0)
-		return r;
-	p = strstr(text, "\nUid:\t");
-	if (!p || sscanf(p, "\nUid:\t%u\t%u\t%u", &real, &effective, &saved) != 3)
-		return -EBADMSG;
-	if (real != effective || real != saved)
-		return -EPERM;
-	*ret = real;
-	return 0;
 }
 
 int proc_close_fds_from(int lowest)

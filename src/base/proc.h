@@ -11,16 +11,10 @@ struct proc_id {
 	uint64_t start_ticks;        /* field 22 of /proc/PID/stat, clock ticks since boot (proc(5)) */
 };
 
-struct proc_exe { uint64_t dev, ino; int64_t mtime_ns; uint64_t size_bytes; };   /* of /proc/PID/exe */
-
 int proc_id_of(pid_t pid, struct proc_id *ret);             /* -ESRCH */
 bool proc_id_same(const struct proc_id *id);                /* is it still that process and not a zombie? */
-int proc_exe_of(pid_t pid, struct proc_exe *ret);           /* needs ptrace rights on /proc/PID/exe */
-int proc_exe_of_path(const char *path, struct proc_exe *ret);
-bool proc_exe_eq(const struct proc_exe *a, const struct proc_exe *b);
 int proc_pidfd_open(pid_t pid);                             /* fd or negative errno */
 int proc_pidfd_signal(int pidfd, int sig);
-int proc_uid_of(pid_t pid, uid_t *ret);                     /* real, effective, saved must be equal, else -EPERM */
 int proc_close_fds_from(int lowest);                        /* close_range(2) */
 
 #endif

@@ -33,7 +33,6 @@ static void test_identity(void **state)
 {
 	pid_t pid = child();
 	struct proc_id id, wrong;
-	uid_t uid;
 	int pidfd;
 
 	assert_true(pid > 0);
@@ -44,8 +43,6 @@ static void test_identity(void **state)
 	wrong = id;
 	wrong.start_ticks++;                    /* the PID was reused */
 	assert_false(proc_id_same(&wrong));
-	assert_int_equal(proc_uid_of(pid, &uid), 0);
-	assert_int_equal(uid, getuid());
 	assert_int_equal(proc_pidfd_signal(pidfd, SIGKILL), 0);
 	assert_int_equal(waitid(P_PID, (id_t)pid, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
 	assert_false(proc_id_same(&id));        /* a zombie */
@@ -55,20 +52,6 @@ static void test_identity(void **state)
 	assert_int_equal(proc_pidfd_signal(pidfd, SIGKILL), -ESRCH);
 	assert_int_equal(proc_id_of(0, &id), -EINVAL);
 	close(pidfd);
-}
-
-static void test_exe(void **state)
-{
-	struct proc_exe self, again, other;
-
-	assert_int_equal(proc_exe_of(getpid(), &self), 0);
-	assert_int_equal(proc_exe_of_path("/proc/self/exe", &again), 0);
-	assert_true(proc_exe_eq(&self, &again));
-	assert_int_equal(proc_exe_of_path("/bin/sh", &other), 0);
-	assert_false(proc_exe_eq(&self, &other));
-	again.mtime_ns++;
-	assert_false(proc_exe_eq(&self, &again));
-	assert_int_equal(proc_exe_of_path("/no/such", &other), -ENOENT);
 }
 
 static void test_close_range(void **state)
@@ -91,7 +74,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_identity),
-		cmocka_unit_test(test_exe),
 		cmocka_unit_test(test_close_range),
 	};
 

@@ -190,7 +190,7 @@ static void *progress_main(void *arg)
 	return NULL;
 }
 
-void progress_begin(struct cli *c, struct progress *p, const char *what)
+static void progress_begin(struct cli *c, struct progress *p, const char *what)
 {
 	p->what = what;
 	p->done = false;
@@ -200,7 +200,7 @@ void progress_begin(struct cli *c, struct progress *p, const char *what)
 		    !pthread_create(&p->id, NULL, progress_main, p);
 }
 
-void progress_end(struct progress *p)
+static void progress_end(struct progress *p)
 {
 	if (p->thread) {
 		pthread_mutex_lock(&p->lock);

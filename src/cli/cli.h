@@ -76,7 +76,6 @@ const char *cli_did_you_mean(const char *word);
 char *text_safe(const char *s, size_t n);
 /* JSON text with the same characters as \uNNNN: it means the same, and is harmless to look at. */
 char *text_json_safe(const char *json);
-size_t text_width(const char *s);                                   /* columns of a terminal, of a text_safe text */
 void text_age(int64_t ms, char dst[16]);                            /* "42s", "17m", "3h", "12d" */
 void text_bytes(uint64_t n, char dst[16]);                          /* "17 B", "1.5 KiB", "12 GiB" */
 
@@ -115,8 +114,6 @@ struct progress {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 };
-void progress_begin(struct cli *c, struct progress *p, const char *what);
-void progress_end(struct progress *p);
 /* As api_call, with progress. */
 int api_call_progress(struct cli *c, const char *what, const char *method, const char *target,
 		      json_t *body, json_t **ret, struct err *e);

@@ -26,12 +26,14 @@ char *cp_join(const char *dir, const char *name)
 	return x_asprintf("%s%s%s", dir, *dir && !str_ends(dir, "/") ? "/" : "", name);
 }
 
-bool cp_contents_only(const char *path)
+/* "dir/." */
+static bool cp_contents_only(const char *path)
 {
 	return str_eq(path, ".") || str_ends(path, "/.");
 }
 
-char *cp_base_name(const char *path)
+/* The name that a copy of this gets inside of a folder; "" for "/", "." and "..". Caller frees. */
+static char *cp_base_name(const char *path)
 {
 	size_t n = strlen(path), start;
 

@@ -40,18 +40,14 @@ void cp_progress_end(struct cp *p);
 #define CP_SCRIPT_HEAD "p=$(printf '%bx' \"$1\"); p=${p%x}; "
 char *cp_octal(const char *path);
 
-/* The name that a copy of this gets inside of a folder; "" for "/", "." and "..". Caller frees. */
-char *cp_base_name(const char *path);
-bool cp_contents_only(const char *path);                   /* "dir/." */
 char *cp_join(const char *dir, const char *name);
 
 /*
  * The program in the sandbox that packs or unpacks: what it says on stderr is shown line by line and
- * harmless; how it ended becomes the copy's result (`run`: from run_in_box).
+ * harmless; how it ended becomes the copy's result.
  */
 struct cp_remote { struct cp *p; char line[1024]; size_t n; unsigned lines; };
 int cp_remote_output(void *remote, int which, const char *data, size_t n, struct err *e);
-int cp_remote_end(struct cp_remote *r, int run, struct err *e);
 
 /* A file of the sandbox from what `more` gives: bytes, 0 = the end, negative errno. */
 typedef ssize_t cp_reader(void *arg, char *dst, size_t n);

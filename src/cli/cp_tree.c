@@ -39,7 +39,8 @@ int cp_remote_output(void *remote, int which, const char *data, size_t n, struct
 	return 0;
 }
 
-int cp_remote_end(struct cp_remote *r, int run, struct err *e)
+/* run: from run_in_box */
+static int cp_remote_end(struct cp_remote *r, int run, struct err *e)
 {
 	remote_line(r);
 	if (run == 127)

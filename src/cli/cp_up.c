@@ -20,7 +20,6 @@
 
 #define CP_DEPTH_MAX 200
 #define CP_UP_BUF_MAX (4 * TAR_NAME_MAX + 16 * TAR_BLOCK)
-#define CP_PIECE 65536
 
 struct level { DIR *dir; char *path; };          /* path: as in the archive, "." at the top */
 

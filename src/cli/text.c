@@ -88,7 +88,8 @@ char *text_json_safe(const char *json)
 	return out;
 }
 
-size_t text_width(const char *s)
+/* Columns of a terminal, of a text_safe text. */
+static size_t text_width(const char *s)
 {
 	const unsigned char *p = (const unsigned char *)s;
 	size_t width = 0;

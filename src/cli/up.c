@@ -106,7 +106,7 @@ static int worker_id(const char *state_dir, char dst[37], struct err *e)
 	return 0;
 }
 
-int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
+static int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 {
 	int r;
 

@@ -73,8 +73,6 @@ void up_net_conf(const struct up_options *o, struct conf *k);
 /* Says a step on stderr: "space: making the base template... done (12 s)". */
 void up_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-int up_conf_make(const struct up_options *o, struct conf *ret, struct err *e);
-
 int up_store_open(const struct conf *k, uint64_t size_bytes, struct err *e);                     /* folders, file, mount */
 int up_store_close(const struct conf *k, struct err *e);                                         /* unmount, detach */
 int up_run_dirs(const struct conf *k, struct err *e);

@@ -25,7 +25,6 @@
 #include "json/strict.h"
 #include "ops/signer.h"
 
-#define REPORT_DEPTH_MAX 8
 #define STARTS_MAX 64                    /* in one report; the others come with the next */
 #define LIST_PAGE 1000
 

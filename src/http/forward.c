@@ -793,11 +793,6 @@ const struct http_head *forward_req(const struct forward *f)
 	return &f->req;
 }
 
-void *forward_arg(const struct forward *f)
-{
-	return f->c.arg;
-}
-
 void forward_start(struct forward *f, struct conn *up, const void *head, size_t n)
 {
 	if (f->st == ST_ENDED) {

@@ -110,7 +110,6 @@ struct forward_conf {
 struct forward *forward_new(const struct forward_conf *c, struct conn *client,
 			    struct http_head *req);
 const struct http_head *forward_req(const struct forward *f);
-void *forward_arg(const struct forward *f);
 /*
  * Begins an attempt: owns up (connecting is fine); head bytes are copied, at most
  * FORWARD_BUFFER_BYTES.

@@ -936,7 +936,7 @@ int http_put_chunk(struct buf *b, const void *p, size_t n)
 	return buf_put(b, "\r\n", 2);
 }
 
-bool http_is_hop(const char *name)
+static bool http_is_hop(const char *name)
 {
 	static const char *const names[] = { "Connection", "Keep-Alive",	"TE",
 					     "Trailer",	   "Transfer-Encoding", "Upgrade" };

@@ -150,6 +150,5 @@ int http_put_forward(struct buf *b, const struct http_head *h,
  * where there is no body and for HTTP_BODY_UNTIL_CLOSE.
  */
 int http_put_framing(struct buf *b, const struct http_head *h);
-bool http_is_hop(const char *name);
 
 #endif

@@ -442,7 +442,3 @@ bool ipc_client_connected(const struct ipc_client *c)
 	return c->fd >= 0;
 }
 
-pid_t ipc_client_peer_pid(const struct ipc_client *c)
-{
-	return c->fd >= 0 ? c->cred.pid : -1;
-}

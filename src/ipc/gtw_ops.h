@@ -54,7 +54,6 @@ enum gtw_outside_fd { GTW_OUTSIDE_MAIN = 3, GTW_OUTSIDE_RESOLVER, GTW_OUTSIDE_FD
 #define GTW_LISTEN_BACKLOG 1024              /* of the tproxy listeners */
 
 #define GTW_NAMESERVERS_MAX 3
-#define GTW_ALLOW_MAX 16
 
 /* ---- Control ---- */
 

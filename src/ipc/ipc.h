@@ -138,7 +138,6 @@ void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json
 			 void *arg);
 void ipc_client_on_state(struct ipc_client *c, void (*fn)(bool connected, void *arg), void *arg);
 bool ipc_client_connected(const struct ipc_client *c);
-pid_t ipc_client_peer_pid(const struct ipc_client *c);
 
 /*
  * ---- Client for worker threads: blocking, one socket of its own; not shared between threads ----

@@ -552,7 +552,6 @@ static void test_client(void **st)
 	assert_string_equal(got.text, q.text);
 	assert_int_equal(got.number, 5);
 	assert_string_equal(last_req_id, "req-7");
-	assert_int_equal(ipc_client_peer_pid(client), getpid());
 	call(&op_fail, NULL, 5000);
 	wait_replies(2);
 	assert_int_equal(got.num, -ENOENT);

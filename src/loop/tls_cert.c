@@ -17,7 +17,8 @@ void tls_openssl_init(void)
 	OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, NULL);
 }
 
-int tls_error(struct err *e, int num, const char *what)
+/* With OpenSSL's reason; empties its queue. */
+static int tls_error(struct err *e, int num, const char *what)
 {
 	unsigned long code = ERR_peek_last_error();
 	const char *reason = code ? ERR_reason_error_string(code) : NULL;

@@ -11,6 +11,5 @@ struct tls_cert {
 };
 
 void tls_openssl_init(void);
-int tls_error(struct err *e, int num, const char *what);         /* with OpenSSL's reason; empties its queue */
 
 #endif

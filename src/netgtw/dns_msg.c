@@ -112,7 +112,7 @@ static bool wire_eq(const uint8_t *a, const uint8_t *b, size_t n)
 	return true;
 }
 
-bool dns_name_eq(const struct dns_name *a, const struct dns_name *b)
+static bool dns_name_eq(const struct dns_name *a, const struct dns_name *b)
 {
 	return a->len == b->len && wire_eq(a->wire, b->wire, a->len);
 }

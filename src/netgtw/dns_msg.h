@@ -82,7 +82,6 @@ size_t dns_answer_own(const struct dns_question *q, enum dns_rcode rcode, uint8_
  * Lower case, "." between labels, "?" for what is no letter, digit, "-" or "_"; "." for the root.
  */
 void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT]);
-bool dns_name_eq(const struct dns_name *a, const struct dns_name *b);
 /*
  * The address that a name below in-addr.arpa or ip6.arpa stands for; what is missing or no number
  * is 0. false: it is no such name.

@@ -209,7 +209,7 @@ static bool egress_answer(struct gtw *g)
 	return true;
 }
 
-void egress_on_outside(struct loop_io *io, uint32_t events)
+static void egress_on_outside(struct loop_io *io, uint32_t events)
 {
 	struct gtw *g = io->arg;
 

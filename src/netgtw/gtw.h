@@ -151,7 +151,6 @@ void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct 
 
 /* egress.c */
 int egress_start(struct gtw *g);
-void egress_on_outside(struct loop_io *io, uint32_t events);
 void egress_forget(struct flow *f);          /* of a flow that is still asked for, or connecting */
 void egress_accept(struct gtw *g, bool on);
 bool flow_connected(struct flow *f, bool failed);        /* CONNECTING -> OPEN; false: gone */

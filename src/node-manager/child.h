@@ -14,7 +14,6 @@
 #include "node-manager/nm.h"
 
 #define CHILD_KEY_MAX 80
-#define CHILD_KEEP_MAX 16
 #define CHILD_FDS_MAX 4
 
 struct child;

@@ -20,6 +20,7 @@
 #include "node-manager/sockets.h"
 #include "node-manager/watch.h"
 
+#define SWEEP_NO_SLOT UINT64_MAX
 #define SWEEP_POLL_MS_MIN 1
 #define SWEEP_POLL_MS_MAX 20
 #define SWEEP_NAMES_MAX 4096
@@ -107,8 +108,9 @@ static int sweep_fault(const char *step, struct err *e)
 	return r < 0 ? err_errno(e, r, "failpoint %s", step) : 0;
 }
 
-int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot,
-		    struct err *e)
+/* slot: SWEEP_NO_SLOT when unknown. */
+static int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec,
+			   uint64_t slot, struct err *e)
 {
 	char path[PATH_MAX];
 	int r = sweep_fault("nm.destroy.begin", e);

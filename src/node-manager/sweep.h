@@ -9,16 +9,13 @@
 
 #define SWEEP_WAIT_MS 10000              /* for processes to be gone; a VMM with much memory takes some 100 ms */
 #define SWEEP_DEADLINE_MS 15000
-#define SWEEP_NO_SLOT UINT64_MAX
 
 /*
  * Ends every process (by record, by cgroup, by uid), waits until they are gone, removes namespace,
- * sockets, cgroups and, last, the record. Then no process has a uid of the slot. slot:
- * SWEEP_NO_SLOT when unknown. What is not there is no error: it can be repeated at any point.
+ * sockets, cgroups and, last, the record. Then no process has a uid of the slot. What is not there
+ * is no error: it can be repeated at any point.
  */
-int sweep_execution(struct nm *nm, const char *name, const struct exec_record *rec, uint64_t slot,
-		    struct err *e);
-int sweep_run(struct child_task *t, struct err *e);      /* the same for t->x, in a child */
+int sweep_run(struct child_task *t, struct err *e);      /* for t->x, in a child */
 
 /*
  * At the start: adopts what has a record and lives, removes everything else that is named like an

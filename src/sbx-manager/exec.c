@@ -82,7 +82,7 @@ static int exec_boot_failed(struct err *e)
 	return err_set_code(e, -EIO, "guest-failed", "The guest does not start: %s", text);
 }
 
-int exec_attach(struct job *j, int timeout_ms, struct err *e)
+static int exec_attach(struct job *j, int timeout_ms, struct err *e)
 {
 	struct nm_exec x = { .generation = j->rec.id.generation };
 	struct bridge_attach a = { .generation = j->rec.id.generation };

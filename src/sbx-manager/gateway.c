@@ -117,7 +117,7 @@ static int gateway_install(struct job *j, int wait_ms, struct err *e)
 	return 0;
 }
 
-int gateway_open(struct job *j, struct err *e)
+static int gateway_open(struct job *j, struct err *e)
 {
 	int r = gateway_ask(j, GTW_OPEN, NULL, NULL, GATEWAY_ASK_MS, e);
 

@@ -23,8 +23,8 @@
 #define GUEST_CLOCK_OFF_MS 40            /* most that the guest's clock may be off by */
 #define GUEST_CLOCK_TRIES 3
 
-int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,
-		  int timeout_ms, int *ret_fd, struct err *e)
+static int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,
+			 int timeout_ms, int *ret_fd, struct err *e)
 {
 	struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC,
 				     .kind = kind,

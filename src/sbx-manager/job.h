@@ -90,7 +90,6 @@ int exec_announce(struct job *j, struct err *e);
  * Idempotent.
  */
 int exec_end(struct job *j, bool graceful, struct err *e);
-int exec_attach(struct job *j, int timeout_ms, struct err *e);
 int exec_console(struct job *j, struct err *e);      /* what the VMM holds goes into the records */
 int exec_vm_open(struct job *j, int timeout_ms, struct err *e);      /* a new control connection into j->vm; it must do what the record says */
 int exec_vm_again(struct job *j, struct err *e);     /* the same in the place of one that failed; NULL on failure */
@@ -109,7 +108,6 @@ int exec_destroy(struct job *j, struct err *e);      /* node-manager's part of t
 int gateway_ask(struct job *j, enum gtw_op op, const void *req, void *rep, int timeout_ms,
 		struct err *e);                      /* one question to the gateway of j->rec */
 int gateway_start(struct job *j, struct err *e);     /* ends what was there; sets j->rec.gateway and j->gateway */
-int gateway_open(struct job *j, struct err *e);
 int gateway_revoke(struct job *j, int timeout_ms, struct err *e);
 void gateway_begin(struct job *j);                   /* of an execution that begins: where it fails, that goes on without */
 void gateway_let_out(struct job *j);                 /* after /init */
@@ -121,8 +119,6 @@ int lifecycle_netlog(struct job *j, struct err *e);
 int lifecycle_netstats(struct job *j, struct err *e);
 
 /* ---- init.c: the guest's own routes, over a control connection ---- */
-int guest_connect(struct sbx *s, const struct record *r, uint32_t kind, uint64_t lease,
-		  int timeout_ms, int *ret_fd, struct err *e);
 int guest_post(struct job *j, const char *target, json_t *body, int timeout_ms, struct err *e);
 int guest_init(struct job *j, json_t *env, int timeout_ms, struct err *e);
 
@@ -151,6 +147,5 @@ void lifecycle_vm_lost(void *arg);                   /* in the loop: crashed, fo
 int lifecycle_crash(struct job *j, struct err *e);
 int lifecycle_finish(struct job *j, struct err *e);  /* what a failed job has left in the middle */
 int lifecycle_look(struct job *j, struct err *e);    /* does it still run? */
-int lifecycle_stop(struct job *j, struct err *e);
 
 #endif

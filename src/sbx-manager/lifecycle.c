@@ -310,7 +310,7 @@ static int lifecycle_start(struct job *j, struct err *e)
 
 /* ---- Stop and delete ---- */
 
-int lifecycle_stop(struct job *j, struct err *e)
+static int lifecycle_stop(struct job *j, struct err *e)
 {
 	int r = lifecycle_load(j, e);
 	bool serves, paused;

@@ -119,11 +119,6 @@ void channel_free(struct channel *c)
 	free(c);
 }
 
-struct mux *channel_mux(struct channel *c)
-{
-	return c->mux;
-}
-
 static bool channel_read(struct channel *c)
 {
 	size_t room;

@@ -20,7 +20,6 @@ struct mux;
 int channel_find_port(const char *name, int timeout_ms, struct err *e);
 struct channel *channel_open(struct agent *a, int fd, struct err *e);     /* owns fd; NULL on error */
 void channel_free(struct channel *c);
-struct mux *channel_mux(struct channel *c);
 /*
  * Moves bytes both ways; true = there is more to do at once. Called once in each turn of the loop.
  */

@@ -104,7 +104,8 @@ void negotiate_date(char dst[NEGOTIATE_DATE_LEN], int64_t s)
 		   tm.tm_hour, tm.tm_min, tm.tm_sec);
 }
 
-int negotiate_parse_date(const char *s, int64_t *ret_s)
+/* -EINVAL; the obsolete forms too. */
+static int negotiate_parse_date(const char *s, int64_t *ret_s)
 {
 	static const char *const forms[] = { "%a, %d %b %Y %H:%M:%S GMT",
 					     "%A, %d-%b-%y %H:%M:%S GMT",

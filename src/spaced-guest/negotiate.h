@@ -43,6 +43,5 @@ int negotiate_range(const struct http_head *h, const struct validator *v, uint64
 		    uint64_t *ret_first, uint64_t *ret_last);
 
 void negotiate_date(char dst[NEGOTIATE_DATE_LEN], int64_t s);    /* IMF-fixdate */
-int negotiate_parse_date(const char *s, int64_t *ret_s); /* -EINVAL; the obsolete forms too */
 
 #endif

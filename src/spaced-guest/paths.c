@@ -39,7 +39,8 @@ static int add_parts(char *dst, size_t *len, const char *p)
 	return r;
 }
 
-int path_clean(const char *base, const char *path, char **ret)
+/* From `base` for relative ones. */
+static int path_clean(const char *base, const char *path, char **ret)
 {
 	char dst[PATHS_MAX];
 	size_t len = 0;

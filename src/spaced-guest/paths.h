@@ -16,8 +16,6 @@
  */
 int path_resolve(const struct agent *a, const struct user *u, const char *path, char **ret,
 		 struct err *e);
-/* The same without an agent: from `base` for relative ones. */
-int path_clean(const char *base, const char *path, char **ret);
 const char *path_name(const char *path);         /* behind the last slash; "/" for the root */
 /* Makes the folders above path, as the current effective user. 0 or errno. */
 int path_make_parents(const char *path, mode_t mode);

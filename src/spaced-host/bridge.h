@@ -121,7 +121,6 @@ void bridge_confirm_revokes(struct bridge *b);                         /* those 
 /* channel.c: the guest's side */
 int channel_attach(struct bridge *b, int fd, const struct mux_epoch *epoch, struct err *e);      /* owns fd */
 void channel_flush(struct bridge *b);              /* writes what is queued; lets waiting leases send */
-void channel_lost(struct bridge *b, const char *reason);
 void channel_close(struct bridge *b);
 
 /* lease.c: the clients' side */

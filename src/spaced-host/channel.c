@@ -18,7 +18,7 @@ void channel_close(struct bridge *b)
 	b->mux = NULL;
 }
 
-void channel_lost(struct bridge *b, const char *reason)
+static void channel_lost(struct bridge *b, const char *reason)
 {
 	bool was_ready = b->state == CHAN_READY;
 	struct err e = { 0 };
