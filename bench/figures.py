@@ -36,15 +36,3 @@ def node_report(node):
         raise AssertionError(f"report: {r.status} {body[:200]!r}")
     return json.loads(body)
 
-
-def requests_logged(node, after=0):
-    """node-api's lines about requests."""
-    out = []
-    for line in node.log("node-api").splitlines()[after:]:
-        try:
-            m = json.loads(line)
-        except ValueError:
-            continue
-        if m.get("msg") == "request":
-            out.append(m)
-    return out

@@ -103,7 +103,7 @@ def read_all(r, n):
 
 
 def creates(client, rounds):
-    api, first, second, boxes = [], [], [], None
+    api, first, second = [], [], []
     for i in range(rounds + 1):
         begin = time.perf_counter()
         box = client.control("POST", "/sandboxes", {"templateID": "base", "timeout": 600})

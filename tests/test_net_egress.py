@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 import unittest
 import urllib.parse
 

@@ -12,7 +12,6 @@ import tempfile
 import time
 import unittest
 
-from harness.intruder import AF, Intruder, Killed, Pointer
 from harness.nm import NmError, NodeManager
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

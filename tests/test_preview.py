@@ -8,7 +8,6 @@ import ssl
 import struct
 import subprocess
 import threading
-import time
 import unittest
 
 from harness import grpc, node, sdk, websocket

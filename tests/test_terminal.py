@@ -9,7 +9,7 @@ import unittest
 
 from harness import node
 from harness.memory import COUNTS
-from harness.websocket import CLOSE, PING, PONG, TEXT, Closed, Refused, Terminal, WebSocket
+from harness.websocket import CLOSE, PING, PONG, TEXT, Refused, Terminal, WebSocket
 
 PROTOCOL = "space.terminal.v1"
 

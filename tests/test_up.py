@@ -1,19 +1,13 @@
 """A node's beginning and end, and the command line against it (L-1, U-7, N-3, L-10)."""
 
-import fcntl
 import glob
 import hashlib
 import json
 import os
-import pty
-import select
 import shutil
 import signal
 import sqlite3
-import struct
 import subprocess
-import termios
-import time
 import unittest
 import uuid
 

@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import select
 import socket
 import struct
 

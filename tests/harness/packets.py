@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-TCP, UDP, ICMP, ICMP6, SCTP, IGMP, GRE, DCCP, UDPLITE = 6, 17, 1, 58, 132, 2, 47, 33, 136
+TCP, UDP, ICMP, ICMP6, SCTP = 6, 17, 1, 58, 132
 HOP, ROUTING, FRAGMENT, DESTINATION = 0, 43, 44, 60
 
 

@@ -15,7 +15,6 @@ import socket
 import ssl
 import struct
 import sys
-import time
 import urllib.parse
 
 BLOCK = 1 << 20

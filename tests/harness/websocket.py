@@ -178,21 +178,6 @@ class Terminal(WebSocket):
         before, _, self.text = self.text.partition(text)
         return before
 
-    def flood(self, last, seconds=120):
-        """Reads until the output ends with `last`, counting and not keeping: (bytes, how many of them are `x`)."""
-        end = time.monotonic() + seconds
-        total = marks = 0
-        tail = b""
-        while not tail.endswith(last):
-            if time.monotonic() > end:
-                raise AssertionError(f"{last!r} did not come after {total} bytes; got {tail!r} {self.said}")
-            self.step()
-            total += len(self.text)
-            marks += self.text.count(b"x")
-            tail = (tail + self.text)[-len(last):]
-            self.text = b""
-        return total, marks
-
     def hear(self, kind, seconds=60):
         """The next control message of that type; others before it are dropped."""
         self.until(lambda: any(m["type"] == kind for m in self.said), kind, seconds)

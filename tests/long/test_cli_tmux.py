@@ -165,7 +165,7 @@ class RealTerminal(unittest.TestCase):
         title = self.t.tmux("display-message", "-p", "#{pane_title}")
         for command in ("space ls -a", f"space inspect {other}", "space ls --json", "space logs -n 4 tmux | tail -4", "space ps tmux", f"space cp -r {folder} tmux:h",
                         "space kill \"$(printf 'x\\033[2J')\"", "space exec tmux -- \"$(printf '\\033[2Jx')\"", "space \"$(printf '\\033[2Jx')\"",
-                        f"space ls -q -f name=\"$(printf '\\033[2J')\""):
+                        "space ls -q -f name=\"$(printf '\\033[2J')\""):
             self.t.line("clear")
             self.t.wait(r"\Alocal>\n*\Z")
             self.t.line(f"echo mark-$((40+1)); {command}; echo done-$((40+2))")

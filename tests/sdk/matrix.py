@@ -9,7 +9,6 @@ Sandbox gives.
 import asyncio
 import dataclasses
 import datetime
-import gzip
 import hashlib
 import inspect
 import io
