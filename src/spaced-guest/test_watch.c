@@ -281,7 +281,9 @@ static void test_recursive(void **state)
 	forget();
 	/* A folder under a new name, and out of sight. */
 	assert_int_equal(rename(at("deep/a"), at("deep/z")), 0);
+	/* A folder is read in any order. */
 	await(c, "CREATE z/b/c/later");
+	await(c, "CREATE z/b/c/f");
 	ASSERT_TOLD("RENAME a", 1);
 	ASSERT_TOLD("CREATE z", 1);
 	ASSERT_TOLD("CREATE z/b/c/f", 1);
