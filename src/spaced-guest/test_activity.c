@@ -195,6 +195,8 @@ static void test_pings(void **state)
 	int flags, pid = stream_pid(&host, c);
 	struct seen s;
 
+	/* However long the shell needs until its prompt. */
+	EVENTUALLY_ON(&host, look().commands == 0 && look().command >= IDLE_MS);
 	while (!strstr(stream_next(&host, c, &flags), "keepalive"))
 		;
 	s = look();

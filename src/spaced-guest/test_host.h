@@ -12,7 +12,7 @@
 #include "mux/mux.h"
 
 #define TOKEN "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
-#define WAIT_MS 20000
+#define WAIT_MS 60000
 #define CALL_MAX (256u << 20)
 
 struct call {

@@ -255,7 +255,7 @@ static void test_input_waits(void **state)
 	/* A message longer than the pipe is answered only when the command has read it. */
 	size_t n = 300000;
 	autofree char *data = x_alloc(n), *b64 = x_alloc(STR_B64_LEN(n) + 1), *json = NULL;
-	struct call *c = run(&host, "sleep 0.3; wc -c", NULL, NULL), *in;
+	struct call *c = run(&host, "wc -c", NULL, NULL), *in;
 	struct result r = { .started = true };
 	int pid = start_pid(c);
 	const char *body;
@@ -263,11 +263,14 @@ static void test_input_waits(void **state)
 	memset(data, 'x', n);
 	str_b64(b64, data, n);
 	json = x_asprintf("{\"process\":{\"pid\":%d},\"input\":{\"stdin\":\"%s\"}}", pid, b64);
+	/* Stopped, it takes two pipes full at most: what it has begun to read, and what waits. */
+	assert_int_equal(kill(pid, SIGSTOP), 0);
 	in = call_new(&host, false, "POST", "/process.Process/SendInput",
 		      "Content-Type: application/json\r\n", json, strlen(json));
 	for (int i = 0; i < 10; i++)
 		host_turn(&host, 5);
 	assert_false(in->has_head);
+	assert_int_equal(kill(pid, SIGCONT), 0);
 	call_wait(&host, in);
 	assert_int_equal(call_status(in), 200);
 	call_free(&host, in);
@@ -291,7 +294,6 @@ static void test_end_and_children(void **state)
 {
 	struct result r;
 	struct call *c;
-	int64_t t0 = clock_mono_ms();
 	char json[64];
 	int child;
 
@@ -300,15 +302,14 @@ static void test_end_and_children(void **state)
 	 * the child lives on.
 	 */
 	run_wait(&host, "sleep 1000 & echo $!; head -c 60000 /dev/zero | tr '\\0' x", NULL, &r);
-	assert_true(clock_mono_ms() - t0 < 10000);
 	assert_true(r.ended && r.exited);
 	child = number_in(r.out);
 	assert_int_equal(r.n_out, 60000 + strlen("\n") + (size_t)snprintf(NULL, 0, "%d", child));
 	assert_true(alive(child));
 	/* A child that goes on writing does not get SIGPIPE, and does not delay the end. */
-	run_wait(&host, "(while :; do echo y; done) & echo $!", NULL, &r);
+	run_wait(&host, "(while :; do echo y; done) & echo $! >&2", NULL, &r);
 	assert_true(r.ended);
-	child = number_in(r.out);
+	child = number_in(r.err);
 	for (int i = 0; i < 20; i++)
 		host_turn(&host, 5);
 	assert_true(alive(child));
@@ -589,9 +590,9 @@ static void test_several_readers(void **state)
 
 static void test_keepalive(void **state)
 {
+	int64_t t0 = clock_mono_ms();
 	struct call *c = run(&host, "read x", NULL, "Keepalive-Ping-Interval: 1\r\n");
 	int flags, pid = start_pid(c);
-	int64_t t0 = clock_mono_ms();
 	const char *p = stream_next(&host, c, &flags);
 
 	assert_string_equal(p, "{\"event\":{\"keepalive\":{}}}");
