@@ -29,7 +29,7 @@
 #include "loop/tls.h"
 
 #define BIG (10 << 20)
-#define CLIENT_MS 15000
+#define CLIENT_MS 45000
 
 static struct tls_cert *make_cert(int serial)
 {
@@ -55,6 +55,7 @@ struct rig {
 	enum plain_mode mode;
 	enum tls_answer answer;
 	bool wait;                       /* answer later */
+	bool said;                       /* taken when the client has said something */
 	struct tls *waiting;
 	int asked, ready, ended, errors;
 	struct conn *plain;              /* the newest */
@@ -145,7 +146,10 @@ static void on_hello(struct tls *t, const char *name, bool h2, void *arg)
 static void on_accept(int fd, void *arg)
 {
 	struct rig *r = arg;
+	struct pollfd p = { .fd = fd, .events = POLLIN };
 
+	if (r->said)
+		assert_int_equal(poll(&p, 1, CLIENT_MS), 1);
 	tls_server_accept(r->s, fd);
 }
 
@@ -153,7 +157,7 @@ static struct rig *rig_new(const struct tls_conf *with)
 {
 	struct rig *r = x_alloc(sizeof(*r));
 	struct tls_conf c = {
-		.handshake_ms = 10000, .max_handshakes = 64, .max_conns = 64,
+		.handshake_ms = TURN_DEADLINE_MS, .max_handshakes = 64, .max_conns = 64,
 		.hello = on_hello, .ready = on_ready, .arg = r,
 	};
 	struct sockaddr_in sa;
@@ -405,7 +409,7 @@ static void test_stalled_plain(void **state)
 	r->mode = PLAIN_HOLD;
 	run(r, flood);
 	finish(r);
-	assert_int_equal(r->ready, 1);
+	TURN_UNTIL(r->l, r->ready == 1);
 	assert_true(buf_len(conn_in(r->plain)) <= 65536);
 	rig_free(r);
 }
@@ -499,6 +503,7 @@ static void test_gone_while_asked(void **state)
 		struct rig *r = rig_new(leave ? NULL : &quick);
 
 		r->wait = true;
+		r->said = true;          /* else its short time may be over before that */
 		run(r, connect_only);
 		TURN_UNTIL(r->l, r->waiting);
 		if (leave)
@@ -634,7 +639,7 @@ static void test_many_idle(void **state)
 
 static void test_too_many(void **state)
 {
-	static const struct tls_conf one = { .handshake_ms = 10000, .max_handshakes = 8, .max_conns = 1 };
+	static const struct tls_conf one = { .handshake_ms = TURN_DEADLINE_MS, .max_handshakes = 8, .max_conns = 1 };
 	struct rig *r = rig_new(&one);
 	int second;
 	char c;
