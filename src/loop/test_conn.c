@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "loop/conn.h"
 #include "loop/listen.h"
+#include "loop/test_port.h"
 #include "loop/test_turn.h"
 
 #define IN_MAX 4096
@@ -161,7 +162,7 @@ static void test_half_close(void **state)
 	assert_int_equal(conn_write(c, "answer", 6), 0);
 	conn_shutdown_write(c);
 	assert_int_equal(conn_write(c, "more", 4), -EPIPE);
-	assert_int_equal(fd_read_full(peer, text, sizeof(text), 5000), 6);
+	assert_int_equal(fd_read_full(peer, text, sizeof(text), TURN_DEADLINE_MS), 6);
 	turns(3);
 	assert_int_equal(s.n[CONN_EOF], 1);
 	assert_int_equal(s.n[CONN_DRAINED], 1);
@@ -268,26 +269,29 @@ static void test_dial(void **state)
 	struct listener *ln = NULL;
 	struct err e = { 0 };
 	struct seen *sp = &s;
+	struct test_port port;
 	struct conn *d;
-	int got = -1;
+	int got = -1, held;
 
-	assert_int_equal(listener_new(l, "t", "tcp:127.0.0.1:47311", 0, on_accept, &got, &ln, &e),
-			 0);
-	d = conn_dial(l, "tcp:127.0.0.1:47311", 100, 100, on_conn, NULL, &e);
+	assert_int_equal(listener_new(l, "t", "tcp:127.0.0.1:0", 0, on_accept, &got, &ln, &e), 0);
+	test_port_of(listener_fd(ln), &port);
+	d = conn_dial(l, port.addr, 100, 100, on_conn, NULL, &e);
 	assert_non_null(d);
 	assert_int_equal(conn_write(d, "early", 5), 0);
 	TURN_UNTIL(l, sp->n[CONN_CONNECTED] == 1 && got >= 0);
-	assert_int_equal(fd_read_full(got, (char[8]){ 0 }, 5, 5000), 5);
+	assert_int_equal(fd_read_full(got, (char[8]){ 0 }, 5, TURN_DEADLINE_MS), 5);
 	close(got);
 	conn_free(d);
 	listener_free(ln);
 	turns(1);
-	d = conn_dial(l, "tcp:127.0.0.1:47311", 100, 100, on_conn, NULL, &e);
+	held = test_port_hold(&port);
+	d = conn_dial(l, port.addr, 100, 100, on_conn, NULL, &e);
 	if (d) {
 		TURN_UNTIL(l, sp->n[CONN_ERROR] == 1);
 		assert_int_equal(conn_error(d), -ECONNREFUSED);
 		conn_free(d);
 	}
+	close(held);
 	assert_null(conn_dial(l, "unix:/no/such/socket", 100, 100, on_conn, NULL, &e));
 	assert_int_equal(e.num, -ENOENT);
 	assert_int_equal(sp->n[CONN_CONNECTED], 1);

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "loop/listen.h"
+#include "loop/test_port.h"
 #include "loop/test_turn.h"
 
 static char dir[] = "/tmp/space-test-listen-XXXXXX";
@@ -104,7 +105,7 @@ static void test_accept(void **state)
 	assert_int_equal(stat(addr + 5, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0620);
 	for (int i = 0; i < 5; i++) {
-		c = dial_wait(addr, 1000, &e);
+		c = dial_wait(addr, TURN_DEADLINE_MS, &e);
 		assert_true(c >= 0);
 		assert_false(fcntl(c, F_GETFL) & O_NONBLOCK);
 		close(c);
@@ -115,7 +116,7 @@ static void test_accept(void **state)
 	a.free_it = true;
 	TURN_UNTIL(l, a.n == 6);
 	close(c);
-	assert_int_equal(dial_wait(addr, 1000, &e), -ECONNREFUSED);
+	assert_int_equal(dial_wait(addr, TURN_DEADLINE_MS, &e), -ECONNREFUSED);
 	loop_free(l);
 }
 
@@ -132,18 +133,20 @@ static void keeps_alive(int fd)
 
 static void test_tcp(void **state)
 {
-	static const char *const addrs[] = { "tcp:127.0.0.1:47321", "tcp:[::1]:47321" };
+	static const char *const addrs[] = { "tcp:127.0.0.1:0", "tcp:[::1]:0" };
 	struct loop *l = loop_new();
 	struct accepted a = { .keep = true };
 	struct err e = { 0 };
 
 	for (size_t i = 0; i < ARRAY_LEN(addrs); i++) {
-		int r = listener_new(l, "x", addrs[i], 0, on_accept, &a, &a.ln, &e), c;
+		int r = listener_new(l, "x", addrs[i], 0, on_accept, &a, &a.ln, &e), c, held;
+		struct test_port port;
 
 		if (i == 1 && r == -EADDRNOTAVAIL)
 			break;                  /* no IPv6 here */
 		assert_int_equal(r, 0);
-		c = dial_wait(addrs[i], 1000, &e);
+		test_port_of(listener_fd(a.ln), &port);
+		c = dial_wait(port.addr, TURN_DEADLINE_MS, &e);
 		assert_true(c >= 0);
 		TURN_UNTIL(l, a.n == (int)i + 1);
 		keeps_alive(a.fd);
@@ -151,8 +154,10 @@ static void test_tcp(void **state)
 		close(a.fd);
 		close(c);
 		listener_free(a.ln);
+		held = test_port_hold(&port);
+		assert_int_equal(dial_wait(port.addr, TURN_DEADLINE_MS, &e), -ECONNREFUSED);
+		close(held);
 	}
-	assert_int_equal(dial_wait(addrs[0], 1000, &e), -ECONNREFUSED);
 	loop_free(l);
 }
 
@@ -167,14 +172,14 @@ static void test_no_descriptors(void **state)
 	int c;
 
 	assert_int_equal(listener_new(l, "x", addr, 0600, on_accept, &a, &a.ln, &e), 0);
-	c = dial_wait(addr, 1000, &e);
+	c = dial_wait(addr, TURN_DEADLINE_MS, &e);
 	assert_true(c >= 0);
 	getrlimit(RLIMIT_NOFILE, &old);
 	now = old;
 	now.rlim_cur = 3;
 	setrlimit(RLIMIT_NOFILE, &now);
-	loop_turn(l, 0);
 	start = clock_mono_ms();
+	loop_turn(l, 0);
 	loop_turn(l, 50);
 	assert_true(clock_mono_ms() - start >= 45);
 	assert_int_equal(a.n, 0);
@@ -222,7 +227,7 @@ static int inherit(bool own_pid)
 	    listener_new(l, "pipe", "unix:/no/such/dir/sock", 0600, on_accept, &a, &a.ln, &e) !=
 		    -ENOTSOCK)
 		return 14;
-	x = dial_wait(addr, 1000, &e);
+	x = dial_wait(addr, TURN_DEADLINE_MS, &e);
 	loop_turn(l, 1000);
 	return x >= 0 && a.n == 1 ? 0 : 15;
 }

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "loop/loop.h"
 
-#define TURN_DEADLINE_MS 20000
+#define TURN_DEADLINE_MS 60000
 
 #define TURN_UNTIL(l, condition) \
 	do { \
