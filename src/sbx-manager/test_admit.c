@@ -162,7 +162,8 @@ static const struct refusal {
 	{ "the other purpose", change_kind, NULL, 0, DENY, false },
 	{ "access read where write is needed", change_access, NULL, 0, DENY, false },
 	{ "expired", NULL, NULL, CAP_LIFETIME_S + CAP_SKEW_S + 1, DENY, false },
-	{ "from the future", NULL, NULL, -CAP_SKEW_S - 1, DENY, false },
+	/* A minute more: one second may pass before it is looked at. */
+	{ "from the future", NULL, NULL, -CAP_SKEW_S - 60, DENY, false },
 	{ "stopping", NULL, state_stopping, 0, REFRESH, false },
 	{ "creating", NULL, state_creating, 0, REFRESH, false },
 	{ "stopped", NULL, state_stopped, 0, REFRESH, false },
