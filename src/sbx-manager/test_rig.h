@@ -17,7 +17,7 @@
 #define SANDBOX "i0123456789abcdefghij"
 #define OTHER_SANDBOX "i9999999999abcdefghij"
 #define WORKER "11111111-2222-4333-8444-555555555555"
-#define WAIT_MS 10000
+#define WAIT_MS 60000
 
 struct fixture {
 	char dir[64];
