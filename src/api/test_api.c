@@ -687,7 +687,7 @@ static void test_key_revoked(void **state)
 	struct store_key *keys = NULL;
 	struct err e = { 0 };
 	size_t n = 0;
-	int64_t begin;
+	int64_t begin, asked;
 	int status;
 
 	assert_int_equal(rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
@@ -697,10 +697,10 @@ static void test_key_revoked(void **state)
 	free(keys);
 	begin = clock_mono_ms();
 	do {
+		asked = clock_mono_ms();
 		status = rig_ask(g, "GET /sandboxes HTTP/1.1\r\n" H "\r\n");
-	} while (status == 200 && clock_mono_ms() < begin + 3 * API_AUTH_TTL_MS);
+	} while (status == 200 && asked < begin + API_AUTH_TTL_MS);
 	assert_int_equal(status, 401);
-	assert_in_range(clock_mono_ms() - begin, 0, API_AUTH_TTL_MS + 1000);
 }
 
 int main(void)
