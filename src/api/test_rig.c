@@ -106,8 +106,8 @@ static void on_node_accept(int fd, void *arg)
 
 void rig_start_node(struct rig *g)
 {
-	const struct http_server_conf sc = { .head_timeout_ms = 5000,
-					     .idle_timeout_ms = 60000,
+	const struct http_server_conf sc = { .head_timeout_ms = WAIT_MS,
+					     .idle_timeout_ms = WAIT_MS,
 					     .max_conns = 100,
 					     .max_body = 1 << 20,
 					     .handle = on_node,

@@ -13,7 +13,7 @@
 #include "api/api.h"
 #include "loop/listen.h"
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000
 #define WORKER "00000000-0000-4000-8000-000000000001"
 #define KEY "e2b_0123456789abcdef"
 #define OTHER_KEY "e2b_fedcba9876543210"

@@ -22,7 +22,7 @@
 #include "http/server.h"
 #include "loop/listen.h"
 
-#define WAIT_MS 20000
+#define WAIT_MS 60000
 #define WORKER "00000000-0000-4000-8000-000000000001"
 
 struct rig {
@@ -138,8 +138,8 @@ static void add_key(struct rig *g, const char *kid)
 static int setup(void **state)
 {
 	struct rig *g = x_alloc(sizeof(*g));
-	const struct http_server_conf sc = { .head_timeout_ms = 5000,
-					     .idle_timeout_ms = 60000,
+	const struct http_server_conf sc = { .head_timeout_ms = WAIT_MS,
+					     .idle_timeout_ms = WAIT_MS,
 					     .max_conns = 100,
 					     .max_body = 1 << 20,
 					     .handle = on_request,

@@ -21,7 +21,7 @@
 #include "http/client.h"
 #include "loop/listen.h"
 
-#define DEADLINE_MS 10000
+#define DEADLINE_MS 60000
 #define SEEN_MAX (1 << 20)
 
 struct script {

@@ -22,7 +22,7 @@
 #include "base/str.h"
 #include "http/forward.h"
 
-#define WAIT_MS 10000
+#define WAIT_MS 60000
 #define HEAD_UP "POST /up HTTP/1.1\r\nHost: guest\r\n"
 
 struct rig {
@@ -112,9 +112,9 @@ static struct forward_conf conf_of(struct rig *g)
 {
 	return (struct forward_conf) { .loop = g->loop,
 				       .replay = true,
-				       .connect_timeout_ms = 5000,
-				       .head_timeout_ms = 5000,
-				       .stall_timeout_ms = 5000,
+				       .connect_timeout_ms = WAIT_MS,
+				       .head_timeout_ms = WAIT_MS,
+				       .stall_timeout_ms = WAIT_MS,
 				       .head = on_head,
 				       .released = on_released,
 				       .failed = on_failed,
@@ -822,7 +822,7 @@ static double big(struct rig *g, int from, int to, size_t skip)
 {
 	static char src[PIECE], got[PIECE], want[PIECE];
 	size_t sent = 0, part = 0, seen = 0;
-	int64_t begin = clock_mono_ms(), until = begin + 6 * WAIT_MS;
+	int64_t begin = clock_mono_ms(), until = begin + 2 * WAIT_MS;
 
 	while (seen < BIG && clock_mono_ms() < until) {
 		ssize_t r;

@@ -25,7 +25,7 @@
 	"14\0\14grpc-message\20" SENTENCE
 #define ANSWER(id) "\0\0\133\1\5\0\0\0" id FIELDS
 #define TEXT(s) (s), sizeof(s) - 1
-#define WAIT_MS 5000
+#define WAIT_MS 60000
 
 static const struct {
 	const char *in; size_t in_len;

@@ -18,7 +18,7 @@
 #include "base/str.h"
 #include "http/server.h"
 
-#define DEADLINE_MS 10000
+#define DEADLINE_MS 60000
 #define MAX_CONNS 3
 #define MAX_BODY 1000
 #define BIG_BYTES (4 << 20)
