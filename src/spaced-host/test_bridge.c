@@ -34,7 +34,7 @@
 
 #define GENERATION 7
 #define STREAMS_MAX 2048
-#define WAIT_MS 20000
+#define WAIT_MS 60000
 
 /* The sanitizers' runtimes make system calls of their own and keep memory. */
 #ifdef __SANITIZE_ADDRESS__
@@ -52,7 +52,7 @@ static const uint8_t activation[ID_ACTIVATION_BYTES] = { 1, 2,	3,  4,	5,  6,	7, 
 struct guest_stream {
 	char kind;
 	bool open, control, ended, rst;
-	uint64_t got, after_rst, echo_left;
+	uint64_t got, after_rst, sent;
 };
 
 struct guest {
@@ -73,9 +73,11 @@ static void guest_pump(struct guest *g, uint32_t id)
 	struct guest_stream *s = &g->s[id];
 	size_t n;
 
-	while (s->open && s->kind == 'S' && (n = mux_can_send(g->mux, id)) > 0)
-		assert_int_equal(mux_send(g->mux, id, zeros, n < sizeof(zeros) ? n : sizeof(zeros)),
-				 0);
+	while (s->open && s->kind == 'S' && (n = mux_can_send(g->mux, id)) > 0) {
+		n = n < sizeof(zeros) ? n : sizeof(zeros);
+		assert_int_equal(mux_send(g->mux, id, zeros, n), 0);
+		s->sent += n;
+	}
 	while (s->open && buf_len(&g->echo[id]) > 0 && (n = mux_can_send(g->mux, id)) > 0) {
 		n = n < buf_len(&g->echo[id]) ? n : buf_len(&g->echo[id]);
 		n = n < MUX_PAYLOAD_MAX ? n : MUX_PAYLOAD_MAX;
@@ -383,23 +385,39 @@ static uint64_t read_to_end(int fd)
 	}
 }
 
-/* Writes until the socket takes no more for 200 ms. */
-static uint64_t write_until_full(int fd)
+/* The bridge has nothing to do: it sleeps, however long it had to wait for a processor. */
+static bool asleep(struct fixture *f)
+{
+	char path[64];
+	autofree char *text = NULL;
+	const char *state;
+
+	str_format(path, sizeof(path), "/proc/%d/stat", f->pid);
+	assert_int_equal(fd_read_file(AT_FDCWD, path, 4096, &text, NULL), 0);
+	state = strrchr(text, ')');
+	assert_non_null(state);
+	return state[2] == 'S';
+}
+
+/* Writes until the socket takes no more, and the bridge takes nothing from it. */
+static uint64_t write_until_full(struct fixture *f, int fd)
 {
 	static const char p[16384] = { 'H' };
+	int64_t until = clock_mono_ms() + WAIT_MS;
 	uint64_t n = 0;
 
-	for (;;) {
+	while (clock_mono_ms() < until) {
 		struct pollfd pf = { .fd = fd, .events = POLLOUT };
 		ssize_t r;
 
-		if (poll(&pf, 1, 200) == 0)
+		if (poll(&pf, 1, 50) == 0 && asleep(f) && poll(&pf, 1, 0) == 0)
 			return n;
 		r = send(fd, p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (r < 0)
-			return n;
-		n += (uint64_t)r;
+		assert_true(r > 0 || errno == EAGAIN);
+		n += r > 0 ? (uint64_t)r : 0;
 	}
+	fail_msg("it always takes more");
+	return n;
 }
 
 /* ---- Tests ---- */
@@ -554,27 +572,32 @@ static void test_many_streams(void **state)
 static void test_revoke_full_queues(void **state)
 {
 	struct fixture *f = *state;
-	int in = lease_open(f, 1), out = lease_open(f, 2), other = lease_open(f, 3), queued = 0,
-	    later = 0;
-	uint64_t ended = 0;
+	int in = lease_open(f, 1), out = lease_open(f, 2), other = lease_open(f, 3), queued = 0;
+	int64_t until = clock_mono_ms() + WAIT_MS;
+	uint64_t ended = 0, sent;
 
-	assert_true(write_until_full(in) > MUX_CREDIT_INITIAL);
+	assert_true(write_until_full(f, in) > MUX_CREDIT_INITIAL);
 	assert_int_equal(send(out, "S", 1, 0), 1);
 	echo_once(other, "Eecho");
-	/* Until nothing comes any more: the socket is full, and the bridge's buffer behind it. */
+	/* Until the guest has no credit: the socket is full, and the bridge's buffer behind it. */
 	do {
-		queued = later;
-		usleep(20000);
-		ioctl(out, FIONREAD, &later);
-	} while (later != queued || later == 0);
+		usleep(1000);
+		assert_true(clock_mono_ms() < until);
+		pthread_mutex_lock(&f->guest.lock);
+		sent = f->guest.s[2].sent;
+		pthread_mutex_unlock(&f->guest.lock);
+		assert_int_equal(ioctl(out, FIONREAD, &queued), 0);
+	} while (queued == 0 || sent < (uint64_t)queued + MUX_CREDIT_INITIAL / 2 || !asleep(f));
 	assert_int_equal(bridge_revoke_now(f, 1, WAIT_MS, &ended), 0);
 	assert_int_equal(ended, 1);
 	assert_int_equal(bridge_revoke_now(f, 2, WAIT_MS, &ended), 0);
 	assert_int_equal(ended, 1);
+	assert_int_equal(ioctl(out, FIONREAD, &queued), 0);
 	assert_int_equal(bridge_revoke_now(f, 77, WAIT_MS, &ended), 0);
 	assert_int_equal(ended, 0);
 	/* The client gets what the kernel had for it and not one byte of what the bridge held. */
 	assert_int_equal(read_to_end(out), queued);
+	assert_true((uint64_t)queued < sent);
 	assert_true(send(in, "x", 1, MSG_NOSIGNAL) < 0);
 	guest_wait(&f->guest, &f->guest.reset, 2);
 	assert_int_equal(f->guest.s[1].after_rst, 0);
@@ -600,7 +623,7 @@ static void test_revoke_needs_the_channel(void **state)
 	pthread_mutex_lock(&f->guest.lock);
 	atomic_store(&f->guest.paused, true);
 	pthread_mutex_unlock(&f->guest.lock);
-	write_until_full(fd);
+	write_until_full(f, fd);
 	assert_true(bridge_revoke_now(f, 1, 300, NULL) < 0);
 	assert_true(send(fd, "x", 1, MSG_NOSIGNAL) < 0);
 	atomic_store(&f->guest.paused, false);
@@ -790,7 +813,7 @@ static void test_waiting_leases_are_listed(void **state)
 	for (unsigned i = 0; i < ARRAY_LEN(fds); i++) {
 		fds[i] = lease_open(f, i + 1);
 		if (i < 4)
-			write_until_full(fds[i]);
+			write_until_full(f, fds[i]);
 	}
 	assert_int_equal(count_listed(f), ARRAY_LEN(fds));
 	/* The last one waits, and is as revocable as the first. */
