@@ -42,7 +42,7 @@ static void *play(void *arg)
 		const char *next = memchr(s, QMP_PEER_NEXT[0], (size_t)(end - s));
 		size_t n = (size_t)((next ? next : end) - s);
 
-		if (fd_write_all(p->fd, s, n, 5000) < 0 || !next)
+		if (fd_write_all(p->fd, s, n, 60000) < 0 || !next)
 			break;
 		s = next + 1;
 		if (!hear_line(p))

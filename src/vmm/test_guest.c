@@ -40,7 +40,7 @@ static int open_port(void)
 {
 	char path[32];
 
-	for (int tries = 0; tries < 500; tries++) {
+	for (int tries = 0; tries < 6000; tries++) {
 		for (int i = 0; i < 4; i++) {
 			int fd;
 

@@ -190,7 +190,7 @@ static void vm_end(struct vm *vm)
 	struct err e = { 0 };
 	int status;
 
-	if (vmm_quit(vm->vmm, 10000, &e) < 0)
+	if (vmm_quit(vm->vmm, WAIT_MS, &e) < 0)
 		fail_msg("%s", e.text);
 	vmm_close(vm->vmm);
 	close(vm->channel);
@@ -217,7 +217,7 @@ static void expect_status(struct vm *vm, enum vmm_run_state want)
 	enum vmm_run_state got;
 	struct err e = { 0 };
 
-	assert_int_equal(vmm_status(vm->vmm, &got, 5000, &e), 0);
+	assert_int_equal(vmm_status(vm->vmm, &got, WAIT_MS, &e), 0);
 	assert_string_equal(vmm_run_names[got], vmm_run_names[want]);
 }
 
@@ -319,23 +319,23 @@ static void test_boot_and_save(void **state)
 	ask(&vm, "t", 'k');
 	ask(&vm, "w", 'k');
 	ask(&vm, "c", 'k');
-	assert_int_equal(vmm_console(vm.vmm, &text, &n, 5000, &e), 0);
+	assert_int_equal(vmm_console(vm.vmm, &text, &n, WAIT_MS, &e), 0);
 	assert_non_null(memmem(text, n, "test guest: port open", 21));
 	assert_non_null(memmem(text, n, "console-mark", 12));
 	free(text);
-	assert_int_equal(vmm_console(vm.vmm, &text, &n, 5000, &e), 0);
+	assert_int_equal(vmm_console(vm.vmm, &text, &n, WAIT_MS, &e), 0);
 	assert_int_equal(n, 0);
 	free(text);
 
 	/* Only a stopped one can be saved; it goes on afterwards. */
-	assert_int_equal(vmm_save(vm.vmm, 1, 5000, &e), -EBUSY);
-	assert_int_equal(vmm_stop(vm.vmm, 5000, &e), 0);
+	assert_int_equal(vmm_save(vm.vmm, 1, WAIT_MS, &e), -EBUSY);
+	assert_int_equal(vmm_stop(vm.vmm, WAIT_MS, &e), 0);
 	expect_event(&vm, VMM_EV_STOP);
-	assert_int_equal(vmm_stop(vm.vmm, 5000, &e), 0);
+	assert_int_equal(vmm_stop(vm.vmm, WAIT_MS, &e), 0);
 	close(save(&vm));
-	assert_int_equal(vmm_cont(vm.vmm, 5000, &e), 0);
+	assert_int_equal(vmm_cont(vm.vmm, WAIT_MS, &e), 0);
 	ask(&vm, "ey", 'y');
-	assert_int_equal(vmm_stop(vm.vmm, 5000, &e), 0);
+	assert_int_equal(vmm_stop(vm.vmm, WAIT_MS, &e), 0);
 	state_fd = save(&vm);
 	vm_end(&vm);
 	assert_int_equal(chmod(mem, 0444), 0);
@@ -359,10 +359,10 @@ static void test_restore(void **state)
 	 * A client of the control socket leaves and comes again; so does one of a restored process'
 	 * child state.
 	 */
-	assert_int_equal(vmm_stop(vm.vmm, 5000, NULL), 0);
+	assert_int_equal(vmm_stop(vm.vmm, WAIT_MS, NULL), 0);
 	next = save(&vm);
 	close(next);
-	assert_int_equal(vmm_cont(vm.vmm, 5000, NULL), 0);
+	assert_int_equal(vmm_cont(vm.vmm, WAIT_MS, NULL), 0);
 	ask(&vm, "ea", 'a');
 	vm_end(&vm);
 	assert_true(hash_file(mem) == before);
@@ -400,7 +400,7 @@ static void test_vmm_dies(void **state)
 	vm_restore(&vm);
 	kill(vm.pid, SIGKILL);
 	assert_int_equal(waitpid(vm.pid, NULL, 0), vm.pid);
-	assert_int_equal(vmm_status(vm.vmm, &run, 5000, &e), -ECONNRESET);
+	assert_int_equal(vmm_status(vm.vmm, &run, WAIT_MS, &e), -ECONNRESET);
 	assert_int_equal(vmm_poll(vm.vmm, &e), -ECONNRESET);
 	vmm_close(vm.vmm);
 	close(vm.channel);
@@ -422,7 +422,7 @@ static void test_bad_states(void **state)
 		head[0] = (char)(i == 2 ? 'X' : 'Q');
 		if (i == 3)
 			memset(head, 0, sizeof(head));
-		assert_int_equal(fd_write_all(fd, head, i == 0 ? 0 : sizeof(head), 1000), 0);
+		assert_int_equal(fd_write_all(fd, head, i == 0 ? 0 : sizeof(head), WAIT_MS), 0);
 		in = open(name, O_RDONLY | O_CLOEXEC);
 		path_of(name, "mem");
 		path_of(vm.disk, "disk");
@@ -512,7 +512,7 @@ static void test_probe(void **state)
 	assert_true(e.text[0] != '\0');
 	c.kernel = kernel;
 	c.vmm_tree = "/nonexistent";
-	assert_int_equal(probe_run(&c, VMM_ACCEL_TCG, 3000, &e), -EIO);
+	assert_int_equal(probe_run(&c, VMM_ACCEL_TCG, WAIT_MS, &e), -EIO);
 	assert_non_null(strstr(e.text, "folder"));
 	c.vmm_tree = tree;
 

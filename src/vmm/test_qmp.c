@@ -32,6 +32,9 @@
 #define STRAY "{\"return\": {}, \"id\": 3}\r\n"
 #define OK1 "{\"return\": {}, \"id\": 1}\r\n"
 
+/* For what comes. A real QEMU may have to come from a slow disk first. */
+#define COME_MS 60000
+
 static char seen[256];
 
 static void note(const char *name, json_t *data, void *arg)
@@ -78,16 +81,16 @@ static void test_calls(void **state)
 			"{\"event\": \"RESET\", \"data\": {\"guest\": true}}\r\n" NEXT
 			"{\"error\": {\"class\": \"GenericError\", \"desc\": \"no \\u001b[2Jway\"}, \"id\": 3}\r\n" NEXT
 			"{\"id\": 4, \"error\": {\"class\": \"CommandNotFound\", \"desc\": \"what\"}}\r\n" NEXT,
-			true, 1000, &q, &e),
+			true, COME_MS, &q, &e),
 		0);
-	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 1000, &answer, &e), 0);
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, COME_MS, &answer, &e), 0);
 	assert_string_equal(json_string_value(json_object_get(answer, "status")), "paused");
 	json_decref(answer);
-	assert_int_equal(qmp_call(q, "x", json_pack("{s:i}", "a", 1), -1, 1000, NULL, &e),
+	assert_int_equal(qmp_call(q, "x", json_pack("{s:i}", "a", 1), -1, COME_MS, NULL, &e),
 			 -EREMOTEIO);
 	assert_non_null(strstr(e.text, "way"));
 	assert_null(strchr(e.text, '\033'));
-	assert_int_equal(qmp_call(q, "y", NULL, -1, 1000, NULL, &e), -ENOSYS);
+	assert_int_equal(qmp_call(q, "y", NULL, -1, COME_MS, NULL, &e), -ENOSYS);
 	assert_string_equal(seen, "STOP RESET+ ");
 	/* The time-out of one call ends the connection: its answer could be taken for another's. */
 	assert_int_equal(qmp_call(q, "z", NULL, -1, 20, NULL, &e), -ETIMEDOUT);
@@ -110,9 +113,9 @@ static void test_descriptor(void **state)
 	assert_int_equal(open_script(&p,
 				     GREETING NEXT OK1 NEXT
 				     "{\"return\": {\"fdset-id\": 5, \"fd\": 9}, \"id\": 2}\r\n",
-				     true, 1000, &q, NULL),
+				     true, COME_MS, &q, NULL),
 			 0);
-	assert_int_equal(qmp_call(q, "add-fd", NULL, mem, 1000, NULL, NULL), 0);
+	assert_int_equal(qmp_call(q, "add-fd", NULL, mem, COME_MS, NULL, NULL), 0);
 	close_script(&p, q);
 	assert_int_equal(p.n_fds, 1);
 	close(mem);
@@ -124,10 +127,10 @@ static void *talk(void *arg)
 	char line[256];
 	int fd = *(int *)arg;
 
-	if (fd_write_all(fd, GREETING, strlen(GREETING), 5000) < 0 ||
-	    read(fd, line, sizeof(line)) <= 0 || fd_write_all(fd, OK1, strlen(OK1), 5000) < 0)
+	if (fd_write_all(fd, GREETING, strlen(GREETING), COME_MS) < 0 ||
+	    read(fd, line, sizeof(line)) <= 0 || fd_write_all(fd, OK1, strlen(OK1), COME_MS) < 0)
 		return NULL;
-	while (fd_write_all(fd, event, strlen(event), 5000) == 0)
+	while (fd_write_all(fd, event, strlen(event), COME_MS) == 0)
 		;
 	return NULL;
 }
@@ -145,10 +148,10 @@ static void test_talkative(void **state)
 	fd = s[1];
 	assert_int_equal(pthread_create(&t, NULL, talk, &fd), 0);
 	seen[0] = '\0';
-	assert_int_equal(qmp_open(s[0], note, NULL, 5000, &q, &e), 0);
+	assert_int_equal(qmp_open(s[0], note, NULL, COME_MS, &q, &e), 0);
 	begun = clock_mono_ms();
 	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 200, NULL, &e), -ETIMEDOUT);
-	assert_in_range(clock_mono_ms() - begun, 150, 3000);
+	assert_in_range(clock_mono_ms() - begun, 150, COME_MS);
 	qmp_free(q);
 	pthread_join(t, NULL);
 	close(fd);
@@ -164,9 +167,9 @@ static void test_strays(void **state)
 	assert_int_equal(open_script(&p,
 				     GREETING STRAY NEXT STRAY OK1 NEXT
 				     "{\"return\": {}, \"id\": 2}\r\n" STRAY,
-				     true, 1000, &q, &e),
+				     true, COME_MS, &q, &e),
 			 0);
-	assert_int_equal(qmp_call(q, "x", NULL, -1, 1000, NULL, &e), 0);
+	assert_int_equal(qmp_call(q, "x", NULL, -1, COME_MS, NULL, &e), 0);
 	assert_int_equal(qmp_wait(q, 20, &e), -ETIMEDOUT);
 	assert_int_equal(qmp_call(q, "y", NULL, -1, 20, NULL, &e), -ETIMEDOUT);
 	close_script(&p, q);
@@ -203,13 +206,13 @@ static void test_hostile(void **state)
 		struct qmp *q;
 		int r;
 
-		assert_int_equal(open_script(&p, script, true, 1000, &q, &e), 0);
-		r = qmp_call(q, "x", NULL, -1, 1000, NULL, &e);
+		assert_int_equal(open_script(&p, script, true, COME_MS, &q, &e), 0);
+		r = qmp_call(q, "x", NULL, -1, COME_MS, NULL, &e);
 		/* The second of two answers may come a moment later. */
 		if (r == 0)
-			r = qmp_wait(q, 1000, &e);
+			r = qmp_wait(q, COME_MS, &e);
 		assert_int_equal(r, -EPROTO);
-		assert_int_equal(qmp_call(q, "x", NULL, -1, 1000, NULL, &e), -EPROTO);
+		assert_int_equal(qmp_call(q, "x", NULL, -1, COME_MS, NULL, &e), -EPROTO);
 		assert_true(e.text[0] != '\0');
 		close_script(&p, q);
 	}
@@ -240,7 +243,7 @@ static void test_greetings(void **state)
 		struct err e = { 0 };
 
 		assert_int_equal(open_script(&p, cases[i].script, cases[i].linger,
-					     cases[i].r == -ETIMEDOUT ? 20 : 2000, &q, &e),
+					     cases[i].r == -ETIMEDOUT ? 20 : COME_MS, &q, &e),
 				 cases[i].r);
 		assert_null(q);
 	}
@@ -259,8 +262,8 @@ static void test_too_long(void **state)
 	str_copy(script, 3 * QMP_MESSAGE_MAX, GREETING NEXT OK1 NEXT);
 	n = strlen(script);
 	memset(script + n, 'a', 2 * QMP_MESSAGE_MAX);
-	assert_int_equal(open_script(&p, script, true, 1000, &q, &e), 0);
-	r = qmp_call(q, "x", NULL, -1, 2000, NULL, &e);
+	assert_int_equal(open_script(&p, script, true, COME_MS, &q, &e), 0);
+	r = qmp_call(q, "x", NULL, -1, COME_MS, NULL, &e);
 	assert_int_equal(r, -EPROTO);
 	assert_non_null(strstr(e.text, "too long"));
 	close_script(&p, q);
@@ -274,7 +277,7 @@ static void test_flood(void **state)
 	int64_t begin;
 	pid_t pid;
 
-	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT, true, 1000, &q, NULL), 0);
+	assert_int_equal(open_script(&p, GREETING NEXT OK1 NEXT, true, COME_MS, &q, NULL), 0);
 	pid = fork();
 	if (pid == 0) {
 		static const char line[] =
@@ -287,7 +290,7 @@ static void test_flood(void **state)
 	}
 	begin = clock_mono_ms();
 	assert_int_equal(qmp_call(q, "query-status", NULL, -1, 200, NULL, NULL), -ETIMEDOUT);
-	assert_in_range(clock_mono_ms() - begin, 150, 3000);
+	assert_in_range(clock_mono_ms() - begin, 150, COME_MS);
 	qmp_free(q);
 	waitpid(pid, NULL, 0);
 	qmp_peer_end(&p);
@@ -322,15 +325,12 @@ static pid_t start_qemu(int *ret_conn)
 	return pid;
 }
 
-/* A real QEMU may have to come from a slow disk first. */
-#define REAL_MS 60000
-
 static void fill_console(struct qmp *q, const char *base64)
 {
 	assert_int_equal(qmp_call(q, "ringbuf-write",
 				  json_pack("{s:s,s:s,s:s}", "device", "con", "data", base64,
 					    "format", "base64"),
-				  -1, REAL_MS, NULL, NULL),
+				  -1, COME_MS, NULL, NULL),
 			 0);
 }
 
@@ -346,13 +346,13 @@ static void test_real(void **state)
 	pid_t pid = start_qemu(&conn);
 
 	keep = dup(conn);
-	assert_int_equal(vmm_open(&vmm_qemu, conn, REAL_MS, &vm, &e), 0);
-	assert_int_equal(vmm_status(vm, &run, REAL_MS, &e), 0);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, COME_MS, &vm, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, COME_MS, &e), 0);
 	assert_int_equal(run, VMM_RUN_RUNNING);
-	assert_int_equal(vmm_stop(vm, REAL_MS, &e), 0);
-	assert_int_equal(vmm_status(vm, &run, REAL_MS, &e), 0);
+	assert_int_equal(vmm_stop(vm, COME_MS, &e), 0);
+	assert_int_equal(vmm_status(vm, &run, COME_MS, &e), 0);
 	assert_int_equal(run, VMM_RUN_PAUSED);
-	assert_int_equal(vmm_console(vm, &text, &n, REAL_MS, &e), 0);
+	assert_int_equal(vmm_console(vm, &text, &n, COME_MS, &e), 0);
 	assert_int_equal(n, 0);
 	free(text);
 	vmm_close(vm);
@@ -361,27 +361,27 @@ static void test_real(void **state)
 	waitpid(pid, NULL, 0);
 
 	pid = start_qemu(&conn);
-	assert_int_equal(qmp_open(conn, note, NULL, REAL_MS, &q, &e), 0);
+	assert_int_equal(qmp_open(conn, note, NULL, COME_MS, &q, &e), 0);
 	fill_console(q, "AAECA/8b");
-	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, REAL_MS, NULL, &e), -ENOSYS);
-	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, REAL_MS, NULL, &e), -EREMOTEIO);
+	assert_int_equal(qmp_call(q, "no-such-command", NULL, -1, COME_MS, NULL, &e), -ENOSYS);
+	assert_int_equal(qmp_call(q, "ringbuf-read", NULL, -1, COME_MS, NULL, &e), -EREMOTEIO);
 	json_t *answer = NULL;
 	assert_int_equal(qmp_call(q, "ringbuf-read",
 				  json_pack("{s:s,s:i,s:s}", "device", "con", "size", 65536,
 					    "format", "base64"),
-				  -1, REAL_MS, &answer, &e),
+				  -1, COME_MS, &answer, &e),
 			 0);
 	assert_string_equal(json_string_value(answer), "AAECA/8b");
 	json_decref(answer);
 	/* The VMM dies: every call says so. */
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	assert_int_equal(qmp_call(q, "query-status", NULL, -1, REAL_MS, NULL, &e), -ECONNRESET);
+	assert_int_equal(qmp_call(q, "query-status", NULL, -1, COME_MS, NULL, &e), -ECONNRESET);
 	qmp_free(q);
 
 	pid = start_qemu(&conn);
-	assert_int_equal(vmm_open(&vmm_qemu, conn, REAL_MS, &vm, &e), 0);
-	assert_int_equal(vmm_quit(vm, REAL_MS, &e), 0);
+	assert_int_equal(vmm_open(&vmm_qemu, conn, COME_MS, &vm, &e), 0);
+	assert_int_equal(vmm_quit(vm, COME_MS, &e), 0);
 	vmm_close(vm);
 	int status;
 	assert_int_equal(waitpid(pid, &status, 0), pid);
