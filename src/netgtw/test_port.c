@@ -78,13 +78,11 @@ static void test_v6(void **state)
 
 static void test_closed(void **state)
 {
-	int64_t before = clock_mono_ms();
 	unsigned verdict;
 	int a = rig_port(&rig, 8082, &verdict);
 
 	assert_int_equal(verdict, GTW_PORT_CLOSED);
 	assert_true(rig_ended(a));
-	assert_true(clock_mono_ms() - before < 2000);
 	close(a);
 }
 
@@ -279,8 +277,8 @@ static void test_stranger(void **state)
 
 		if (setresuid(60001, 60001, 60001) < 0)
 			_exit(2);
-		fd = fd_unix_connect(rig.stream, SOCK_STREAM, 1000);
-		_exit(fd >= 0 && rig_wait(fd, POLLIN, 5000) && recv(fd, &c, 1, 0) <= 0 ? 0 : 1);
+		fd = fd_unix_connect(rig.stream, SOCK_STREAM, RIG_WAIT_MS);
+		_exit(fd >= 0 && rig_wait(fd, POLLIN, RIG_WAIT_MS) && recv(fd, &c, 1, 0) <= 0 ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -293,7 +291,7 @@ static void test_revoke(void **state)
 	static char block[1 << 20];
 	struct capability c;
 	struct gtw_preamble p;
-	ssize_t n = 0, sent = 0;
+	size_t n = 0, sent = 0;
 	int a, b;
 
 	rig_capability(&rig, PORT, ID_PROTOCOL_TCP, &c, &p);
@@ -301,19 +299,19 @@ static void test_revoke(void **state)
 	assert_int_equal(rig_verdict(a), GTW_OK);
 	b = rig_accept(server);
 	/* Full queues both ways. */
-	while (rig_wait(a, POLLOUT, 100) && (n = send(a, block, sizeof(block), MSG_DONTWAIT)) > 0)
-		sent += n;
-	while (rig_wait(b, POLLOUT, 100) && send(b, block, sizeof(block), MSG_DONTWAIT) > 0)
-		;
+	do {
+		sent += rig_fill(&rig, a);
+		rig_fill(&rig, b);
+	} while (rig_wait(a, POLLOUT, 0));
 	assert_int_equal(rig_revoke(&rig, p.lease), 1);
 	assert_int_equal(rig_revoke(&rig, p.lease), 0);
 	/* What reached the guest's kernel before may be read there, no more; then the reset. */
-	for (n = 0; rig_wait(b, POLLIN, RIG_WAIT_MS);) {
+	while (rig_wait(b, POLLIN, RIG_WAIT_MS)) {
 		ssize_t got = recv(b, block, sizeof(block), 0);
 
 		if (got <= 0)
 			break;
-		n += got;
+		n += (size_t)got;
 	}
 	assert_int_equal(errno, ECONNRESET);
 	assert_true(n < sent);

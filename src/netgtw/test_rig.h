@@ -13,7 +13,7 @@
 #include "ipc/gtw_ops.h"
 #include "netgtw/addr.h"
 
-#define RIG_WAIT_MS 20000
+#define RIG_WAIT_MS 60000
 #define RIG_SANDBOX "i0123456789abcdefghij"
 #define RIG_WORKER "0b0e8a5e-5d0c-4d55-9c1a-000000000001"
 #define RIG_GENERATION 7
@@ -59,10 +59,13 @@ void rig_sh(struct rig *r, enum rig_ns ns, const char *program, const char *arg,
 int rig_socket(struct rig *r, enum rig_ns ns, int family, int type);
 int rig_listen(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);
 int rig_udp(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);
-int rig_connect(struct rig *r, enum rig_ns ns, const char *addr, unsigned port); /* waits; -errno */
+int rig_call(struct rig *r, enum rig_ns ns, const char *addr, unsigned port); /* -errno */
+int rig_connect(struct rig *r, enum rig_ns ns, const char *addr, unsigned port); /* waits for what comes of it */
 int rig_accept(int listener);                                /* waits */
 bool rig_wait(int fd, short events, int ms);
 void rig_send(int fd, const void *p, size_t n);
+/* Until it takes no more, and main has nothing to do. How much that was. */
+size_t rig_fill(struct rig *r, int fd);
 size_t rig_recv(int fd, void *p, size_t n);                  /* n bytes, or fewer at the end */
 bool rig_ended(int fd);                                      /* waits for the end of file */
 bool rig_was_reset(int fd);                                  /* waits for ECONNRESET */
