@@ -34,7 +34,7 @@
 
 #define VNET 10                          /* struct virtio_net_hdr before each frame */
 #define ETH 14
-#define WAIT_MS 5000
+#define WAIT_MS 60000
 #define PACE_MS 12        /* the rules let 200 refusals a second through; an exchange has two at most */
 #define SEEN_MAX 8
 #define SYN 0x02

@@ -314,8 +314,8 @@ static void test_slots_scan(void **state)
 {
 	struct slots s;
 	struct slots_seen seen;
+	char byte, file[] = "/dev/shm/space-test-nm-XXXXXX";
 	int ready[2], go[2], fd;
-	char byte;
 	pid_t pid;
 
 	if (geteuid() != 0)
@@ -337,11 +337,11 @@ static void test_slots_scan(void **state)
 	}
 	close(go[0]);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
-	fd = open("/dev/shm/space-test-nm", O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+	fd = mkostemp(file, O_CLOEXEC);
 	assert_true(fd >= 0);
 	assert_int_equal(fchown(fd, slots_uid(&s, 9, SLOT_BRIDGE), 0), 0);
 	assert_int_equal(slots_scan(&s, &seen, NULL), 0);
-	unlink("/dev/shm/space-test-nm");
+	unlink(file);
 	for (uint32_t i = 0; i < 16; i++)
 		assert_int_equal(slots_seen_has(&seen, i), i == 5 || i == 9);
 	close(go[1]);
