@@ -747,7 +747,7 @@ static void test_slow_server(void **st)
 		wait_replies(n);
 		assert_int_equal(got.num, -ETIMEDOUT);
 	}
-	call(&op_hold, NULL, 5000);
+	call(&op_hold, NULL, DEADLINE_MS);
 	wanted_replies = ++n;
 	turn_while(unanswered_by_slow);
 	assert_int_equal(got.num, 0);
