@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import unittest
@@ -69,6 +70,7 @@ class Up(unittest.TestCase):
         pid = self.node.pid_of("space-api")
         self.assertEqual(self.node.up(), 0)
         self.assertIn("runs already", self.node.up_log())
+        self.assertIn(f"`sudo space down --instance {self.node.instance} --run-dir {self.node.run}` ends it", self.node.up_log())
         self.assertEqual((self.node.pid_of("space-api"), self.node.key()), (pid, key))
         self.assertEqual(self.node.sh(boxes[0], "cat ~/file"), "kept\n")
         self.node.down()
@@ -114,6 +116,58 @@ class Up(unittest.TestCase):
     def peek(p):
         os.set_blocking(p.stdout.fileno(), False)
         return (p.stdout.read() or b"").decode()
+
+    def test_a_terminal_that_closes(self):
+        """It ends the node in order, as Ctrl-C does; under nohup(1) it does not."""
+        n = self.node
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execve(node.SPACE, [node.SPACE, "up", "--no-demo", *n.options()], n.env())
+        try:
+            seen = b""
+            while b"the node runs" not in seen:
+                seen += os.read(terminal, 4096)
+            box = n.create()
+        finally:
+            os.close(terminal)
+            status = os.waitpid(pid, 0)[1]
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+        nothing_left(n)
+        self.stopped(box)
+        p = subprocess.Popen(["nohup", node.SPACE, "up", "--no-demo", *n.options()], env=n.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            for line in p.stderr:
+                if b"the node runs" in line:
+                    break
+            p.send_signal(signal.SIGHUP)
+            n.space("start", box)                              # it still answers
+            p.terminate()
+            self.assertEqual((p.communicate(timeout=120), p.returncode)[1], 0)
+        finally:
+            if p.poll() is None:
+                p.kill()
+                p.communicate()
+        nothing_left(n)
+
+    def test_what_cannot_be_is_said_before_anything_is_made(self):
+        n = self.node
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            for args, says in ((("--instance", "A b"), "--instance must be 1 to 12"), (("--state-dir", "relative"), "--state-dir must be an absolute path"),
+                               (("--domain", "a b"), "--domain must be a host name"), (("--allow-origin", "a"), "--allow-origin must be origins"),
+                               (("--uid-base", "7"), "uid_base must be"), (("--tls-cert", "/nowhere", "--tls-key", "/nowhere"), "--tls-cert: /nowhere"),
+                               (("--port", port), f"127.0.0.1:{port}; choose another port with --port")):
+                with self.subTest(args):
+                    p = subprocess.run([node.SPACE, "up", "--no-demo", *n.options(), *args], cwd=n.dir, env=n.env(),
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+                    self.assertEqual(p.returncode, 1)
+                    self.assertIn(says, p.stderr)
+                    self.assertFalse(os.path.exists(f"{n.state}/storage.img"))
+                    self.assertFalse(os.path.exists(f"{n.dir}/relative"))
+                    self.assertFalse(os.path.exists(f"{n.config}/space/credentials"))
+                    nothing_left(n)
 
     def test_ctrl_c_before_it_runs(self):
         n = self.node

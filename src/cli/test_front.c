@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +19,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/up.h"
+#include "loop/listen.h"
+#include "loop/test_cert.h"
 #include "loop/test_turn.h"
 
 const struct cli_command cli_commands[] = { { "up", "", "", NULL, "", NULL } };
@@ -139,10 +143,48 @@ static void test_copy(void **state)
 	assert_int_equal(rmdir(dir), 0);
 }
 
+/* What the daemons would die of is said before they start: files that do not fit, a taken port. */
+static void test_check(void **state)
+{
+	char dir[] = "/tmp/space-test-front-XXXXXX";
+	assert_non_null(mkdtemp(dir));
+	autofree char *cert = x_asprintf("%s/cert", dir), *key = x_asprintf("%s/key", dir),
+		      *pair = make_pem("DNS:a.test", 1, true), *other = make_pem("DNS:a.test", 2, true),
+		      *leaf = x_strndup(pair, (size_t)(strstr(pair, "-----BEGIN PRIVATE") - pair));
+	struct up_options o = { .tls_cert = cert, .tls_key = key };
+	struct conf k = { .api_listen = "tcp:127.0.0.1:0", .tls_listen = "tcp:127.0.0.1:0" };
+	struct sockaddr_in at = { 0 };
+	socklen_t n = sizeof(at);
+	struct err e = { 0 };
+	int fd;
+
+	assert_true(up_front_check(&o, &k, &e) < 0);
+	assert_non_null(strstr(e.text, "--tls-cert"));
+	put(cert, leaf);
+	put(key, strstr(other, "-----BEGIN PRIVATE"));
+	assert_true(up_front_check(&o, &k, &e) < 0);
+	assert_non_null(strstr(e.text, key));
+	put(key, strstr(pair, "-----BEGIN PRIVATE"));
+	assert_int_equal(up_front_check(&o, &k, &e), 0);
+
+	fd = listen_addr("tcp:127.0.0.1:0", SOCK_STREAM, 0, &e);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &n), 0);
+	(void)str_format(k.tls_listen, sizeof(k.tls_listen), "tcp:127.0.0.1:%u",
+			 ntohs(at.sin_port));
+	assert_int_equal(up_front_check(&o, &k, &e), -EADDRINUSE);
+	assert_non_null(strstr(e.text, "--tls-port"));
+	fd_close(fd);
+	assert_int_equal(up_front_check(&o, &k, &e), 0);
+	unlink(cert);
+	unlink(key);
+	assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_options), cmocka_unit_test(test_copy),
+		cmocka_unit_test(test_check),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,22 @@ static int worker_id(const char *state_dir, char dst[37], struct err *e)
 	return 0;
 }
 
+/* The options behind the fields that are known before anything is made. */
+static const char *option_of(const char *field)
+{
+	static const struct { const char *field, *option; } rows[] = {
+		{ "instance", "--instance" },   { "state_dir", "--state-dir" },
+		{ "run_dir", "--run-dir" },     { "cache_dir", "--cache-dir" },
+		{ "lib_dir", "--lib-dir" },     { "domain", "--domain" },
+		{ "origins", "--allow-origin" }
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		if (str_eq(rows[i].field, field))
+			return rows[i].option;
+	return NULL;
+}
+
 static int up_conf_make(const struct up_options *o, struct conf *k, struct err *e)
 {
 	int r;
@@ -130,7 +146,7 @@ static int up_conf_make(const struct up_options *o, struct conf *k, struct err *
 	up_net_conf(o, k);
 	k->uid_base = o->uid_base;
 	k->max_sandboxes = o->max_sandboxes;
-	if ((r = service_users(o, k, e)) < 0)
+	if ((r = service_users(o, k, e)) < 0 || (r = conf_check_as(k, option_of, e)) < 0)
 		return r;
 	return worker_id(k->state_dir, k->worker, e);
 }
@@ -184,8 +200,10 @@ static int prepare_store(struct up *u, struct store **ret, struct err *e)
 
 static int prepare(struct up *u, struct err *e)
 {
-	int r = up_run_dirs(&u->conf, e);
+	int r = u->end_only ? 0 : up_front_check(&u->opt, &u->conf, e);
 
+	if (r >= 0)
+		r = up_run_dirs(&u->conf, e);
 	if (r >= 0)
 		r = up_store_open(&u->conf, u->opt.size_bytes, e);
 	if (r >= 0)
@@ -401,6 +419,15 @@ static void report(struct up *u, const char *word)
 	fd_close(TAKE_FD(u->report_fd));
 }
 
+static void say_background(const struct up_options *o)
+{
+	bool named = !str_eq(o->instance, "default");
+
+	up_say("the node runs in the background; `sudo space down%s%s%s%s` ends it",
+	       named ? " --instance " : "", named ? o->instance : "",
+	       o->run_dir ? " --run-dir " : "", o->run_dir ? o->run_dir : "");
+}
+
 static void up_done(void *arg)
 {
 	struct up *u = arg;
@@ -417,8 +444,10 @@ static void up_done(void *arg)
 		begin_end(u);
 		return;
 	}
-	up_say(u->opt.detach ? "the node runs in the background; `sudo space down` ends it"
-			     : "the node runs; Ctrl-C stops all sandboxes and ends it");
+	if (u->opt.detach)
+		say_background(&u->opt);
+	else
+		up_say("the node runs; Ctrl-C stops all sandboxes and ends it");
 	if (u->opt.detach && conf_path(&u->conf, path, CONF_STATE, "log/up.log") >= 0) {
 		autoclose int log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
 
@@ -513,16 +542,28 @@ static int take_lock(struct up *u, struct err *e)
 	return 0;
 }
 
-static int run(struct up *u, struct err *e)
+/* A terminal that closes ends the node as Ctrl-C does, unless nohup(1) said otherwise. */
+static int take_signals(struct up *u, struct err *e)
 {
 	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP };
+	struct sigaction before;
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(signals) && r >= 0; i++)
+		if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) < 0 ||
+		    before.sa_handler != SIG_IGN)
+			r = loop_signal(u->loop, signals[i], on_signal, u);
+	return r < 0 ? err_errno(e, r, "signals") : 0;
+}
+
+static int run(struct up *u, struct err *e)
+{
 	int r;
 
 	fault_open(u->conf.run_dir, "up");
 	u->loop = loop_new();
-	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
-		if ((r = loop_signal(u->loop, signals[i], on_signal, u)) < 0)
-			return err_errno(e, r, "signals");
+	if ((r = take_signals(u, e)) < 0)
+		return r;
 	u->work = work_new(u->loop, 1);
 	if ((r = up_proc_new(u->loop, &u->conf, &u->procs, e)) < 0)
 		return r;
@@ -694,7 +735,7 @@ static int already_running(struct up *u, struct err *e)
 	struct cli c = *u->cli;
 	int r;
 
-	up_say("%s; here is what it does", e->text);
+	up_say(u->opt.demo ? "%s; here is what it does" : "%s", e->text);
 	(void)creds_set_url(&c, u->api_url, e);
 	r = creds_load(&c, e);
 	if (r >= 0 && u->opt.demo)

@@ -48,6 +48,8 @@ struct up_front_strings { const char *listen, *cert, *key, *tls_port, *plain_htt
 int up_front_options(struct cli *c, const struct up_front_strings *s, struct up_options *o);
 int up_front_conf(const struct up_options *o, struct conf *k);                   /* 0, or a name is too long */
 void up_front_url(const struct up_options *o, char dst[160]);                    /* of the API, for this machine */
+/* What would else be seen as a daemon that dies again and again: certificate and key, taken ports. */
+int up_front_check(const struct up_options *o, const struct conf *k, struct err *e);
 int up_front_copy(const struct up_options *o, const struct conf *k, struct err *e);
 struct up_front;
 /* Copies again when a file changes; o and k must outlive it. */

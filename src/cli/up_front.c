@@ -10,14 +10,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "base/alloc.h"
+#include "base/buf.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
 #include "cli/up.h"
+#include "loop/listen.h"
+#include "loop/tls.h"
 
 #define PEM_MAX (128 << 10)              /* bytes of each of the two files */
 #define WATCH_MS 1000
+#define PORT_WAIT_MS 3000
 #define TLS_PORT_DEFAULT 443
 #define LOOPBACK "127.0.0.1"
 
@@ -121,6 +128,19 @@ static int install(const struct conf *k, struct buf *b, struct err *e)
 	return r;
 }
 
+static int read_both(const struct up_options *o, struct buf *b, struct err *e)
+{
+	int r = read_one(o->tls_cert, "--tls-cert", b, e);
+
+	return r < 0 ? r : read_one(o->tls_key, "--tls-key", b, e);
+}
+
+static void forget(struct buf *b)
+{
+	explicit_bzero((char *)buf_data(b), buf_len(b));
+	buf_done(b);
+}
+
 int up_front_copy(const struct up_options *o, const struct conf *k, struct err *e)
 {
 	struct buf b;
@@ -129,13 +149,53 @@ int up_front_copy(const struct up_options *o, const struct conf *k, struct err *
 	if (!o->tls_cert)
 		return 0;
 	buf_init(&b, 2 * PEM_MAX + 2);
-	r = read_one(o->tls_cert, "--tls-cert", &b, e);
-	if (r >= 0)
-		r = read_one(o->tls_key, "--tls-key", &b, e);
+	r = read_both(o, &b, e);
 	if (r >= 0)
 		r = install(k, &b, e);
-	explicit_bzero((char *)buf_data(&b), buf_len(&b));
-	buf_done(&b);
+	forget(&b);
+	return r;
+}
+
+static int check_pair(const struct up_options *o, struct err *e)
+{
+	struct tls_cert *cert = NULL;
+	struct buf b;
+	int r;
+
+	buf_init(&b, 2 * PEM_MAX + 2);
+	r = read_both(o, &b, e);
+	if (r >= 0 && (r = tls_cert_load(buf_data(&b), buf_len(&b), &cert, e)) < 0)
+		err_wrap(e, "%s and %s", o->tls_cert, o->tls_key);
+	tls_cert_free(cert);
+	forget(&b);
+	return r;
+}
+
+/* The daemons of an `up` that was killed may still hold their ports for a moment. */
+static int check_port(const char *addr, const char *option, struct err *e)
+{
+	int64_t start = clock_mono_ms();
+	int fd;
+
+	while ((fd = listen_addr(addr, SOCK_STREAM, 0, e)) == -EADDRINUSE &&
+	       clock_mono_ms() - start < PORT_WAIT_MS)
+		usleep(50000);
+	if (fd == -EADDRINUSE)
+		return err_set_code(e, fd, "port-taken",
+				    "another program listens on %s; choose another port with %s",
+				    addr + strlen("tcp:"), option);
+	fd_close(fd);
+	return fd < 0 ? fd : 0;
+}
+
+int up_front_check(const struct up_options *o, const struct conf *k, struct err *e)
+{
+	int r = o->tls_cert ? check_pair(o, e) : 0;
+
+	if (r >= 0)
+		r = check_port(k->api_listen, "--port", e);
+	if (r >= 0 && k->tls_listen[0])
+		r = check_port(k->tls_listen, "--tls-port", e);
 	return r;
 }
 

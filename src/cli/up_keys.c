@@ -292,7 +292,9 @@ static int invoking_user(uid_t *uid, gid_t *gid, char home[256], struct err *e)
 	return h && str_copy(home, 256, h) == 0 ? 0 : err_set(e, -ENOENT, "HOME is not set");
 }
 
-static bool credentials_work(struct cli *c, struct store *s, const char *path, const char *api_url)
+/* led_to: where they lead instead, "" when that is unknown or here. */
+static bool credentials_work(struct cli *c, struct store *s, const char *path, const char *api_url,
+			     char led_to[256])
 {
 	struct cli probe = { .command = c->command };
 	unsigned char hash[crypto_hash_sha256_BYTES];
@@ -300,12 +302,17 @@ static bool credentials_work(struct cli *c, struct store *s, const char *path, c
 	struct store_key k;
 	struct err e = { 0 };
 
+	led_to[0] = '\0';
 	if (access(path, F_OK) < 0)
 		return false;
 	unsetenv("E2B_API_URL");
 	unsetenv("E2B_API_KEY");
-	if (creds_load(&probe, &e) < 0 || !str_eq(probe.api_url, api_url))
+	if (creds_load(&probe, &e) < 0)
 		return false;
+	if (!str_eq(probe.api_url, api_url)) {
+		(void)str_copy(led_to, 256, probe.api_url);
+		return false;
+	}
 	crypto_hash_sha256(hash, (const unsigned char *)probe.api_key, strlen(probe.api_key));
 	str_hex(hex, hash, sizeof(hash));
 	return store_key_find(s, hex, &k, &e) == 0;
@@ -313,7 +320,7 @@ static bool credentials_work(struct cli *c, struct store *s, const char *path, c
 
 int up_key_first(struct cli *c, struct store *s, const char *api_url, struct err *e)
 {
-	char home[256], path[512], key[5 + 2 * API_KEY_BYTES];
+	char home[256], path[512], key[5 + 2 * API_KEY_BYTES], led_to[256];
 	struct store_key made;
 	uid_t uid;
 	gid_t gid;
@@ -321,14 +328,15 @@ int up_key_first(struct cli *c, struct store *s, const char *api_url, struct err
 
 	if (r < 0 || (r = creds_path(path, sizeof(path), e)) < 0)
 		return r;
-	if (!credentials_work(c, s, path, api_url)) {
+	if (!credentials_work(c, s, path, api_url, led_to)) {
 		r = new_api_key(s, "default", "made by space up", key, &made, e);
 		if (r >= 0)
 			r = creds_save(path, api_url, key, uid, gid, e);
 		explicit_bzero(key, sizeof(key));
 		if (r < 0)
 			return r;
-		up_say("wrote an API key to %s", path);
+		up_say("wrote an API key to %s%s%s", path,
+		       led_to[0] ? "; `space` works here now, no longer at " : "", led_to);
 	}
 	return 0;
 }

@@ -163,6 +163,7 @@ static int mount_file(const char *file, const char *data, struct err *e)
 int up_store_open(const struct conf *k, uint64_t size_bytes, struct err *e)
 {
 	char data[PATH_MAX], file[PATH_MAX];
+	struct stat st = { 0 };
 	int r = make_dirs(k, state_dirs, ARRAY_LEN(state_dirs), e);
 
 	if (r < 0)
@@ -174,8 +175,11 @@ int up_store_open(const struct conf *k, uint64_t size_bytes, struct err *e)
 		return err_errno(e, r, "cannot make %s", data);
 	if (is_btrfs(data))
 		return 0;
-	if (access(file, F_OK) < 0 && (r = make_file(file, size_bytes, e)) < 0)
+	if (stat(file, &st) < 0 && (r = make_file(file, size_bytes, e)) < 0)
 		return r;
+	if (r == 0 && size_bytes && st.st_size && (uint64_t)st.st_size != size_bytes)
+		up_say("%s stays as it is, with %llu GiB: --size is for a new one", file,
+		       (unsigned long long)st.st_size >> 30);
 	r = mount_file(file, data, e);
 	if (r >= 0 && chmod(data, 0700) < 0)
 		r = err_errno(e, -errno, "%s", data);

@@ -302,7 +302,11 @@ static int conf_check_network(const struct conf_network *n, struct err *e)
 	return 0;
 }
 
-int conf_check(const struct conf *c, struct err *e)
+static const char *conf_own_name(const char *field) { return field; }
+
+int conf_check(const struct conf *c, struct err *e) { return conf_check_as(c, conf_own_name, e); }
+
+int conf_check_as(const struct conf *c, const char *(*name)(const char *field), struct err *e)
 {
 	int r = conf_check_network(&c->network, e);
 
@@ -310,10 +314,10 @@ int conf_check(const struct conf *c, struct err *e)
 		return r;
 	for (size_t i = 0; i < ARRAY_LEN(conf_fields); i++) {
 		const struct conf_field *f = &conf_fields[i];
-		const char *s = (const char *)c + f->offset;
+		const char *s = (const char *)c + f->offset, *called = name(f->name);
 
-		if (f->kind == CONF_TEXT && (strnlen(s, f->size) == f->size || !f->ok(s)))
-			return err_set(e, -EINVAL, "%s must be %s", f->name, f->form);
+		if (f->kind == CONF_TEXT && called && (strnlen(s, f->size) == f->size || !f->ok(s)))
+			return err_set(e, -EINVAL, "%s must be %s", called, f->form);
 	}
 	if (!conf_is_near(c->api_listen) && !str_eq(c->plain_http, "anywhere"))
 		return err_set(e, -EINVAL,

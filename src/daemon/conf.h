@@ -79,6 +79,8 @@ int conf_write(const char *path, const struct conf *c, struct err *e);
 int conf_parse(const char *text, size_t len, struct conf *ret, struct err *e);   /* the file's text; sets *ret on success alone */
 char *conf_text(const struct conf *c);                                 /* of one that conf_check takes; the caller frees; NULL: no memory */
 int conf_check(const struct conf *c, struct err *e);                   /* limits and forms of every field */
+/* Those fields alone that `name` has a name for, and under that name; then all numbers. */
+int conf_check_as(const struct conf *c, const char *(*name)(const char *field), struct err *e);
 
 /* Text of a range or an address -> inet_ntop(3)'s form. -EINVAL; a range with host bits is one. */
 int conf_cidr(char dst[CONF_NET_TEXT_MAX], const char *text);

@@ -208,6 +208,28 @@ static void test_network(void **state)
 	assert_int_equal(conf_check(&c, &e), -EINVAL);
 }
 
+static const char *one_name(const char *field)
+{
+	return str_eq(field, "state_dir") ? "--state-dir" : NULL;
+}
+
+/* Before all of it is known: the fields that have a name, said by it, and the numbers. */
+static void test_in_part(void **state)
+{
+	struct conf c = good;
+	struct err e = { 0 };
+
+	c.kernel[0] = '\0';
+	assert_int_equal(conf_check(&c, &e), -EINVAL);
+	assert_int_equal(conf_check_as(&c, one_name, &e), 0);
+	str_copy(c.state_dir, sizeof(c.state_dir), "state");
+	assert_int_equal(conf_check_as(&c, one_name, &e), -EINVAL);
+	assert_string_equal(e.text, "--state-dir must be an absolute path without . and ..");
+	c = good;
+	c.uid_base = 1;
+	assert_int_equal(conf_check_as(&c, one_name, &e), -ERANGE);
+}
+
 static void test_too_long(void **state)
 {
 	static char big[20000];
@@ -241,7 +263,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round),  cmocka_unit_test(test_trust),
 		cmocka_unit_test(test_strict), cmocka_unit_test(test_too_long),
-		cmocka_unit_test(test_path),   cmocka_unit_test(test_network),
+		cmocka_unit_test(test_path),   cmocka_unit_test(test_in_part),
+		cmocka_unit_test(test_network),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -207,7 +207,7 @@ int disk_need_space(struct nm *nm, uint64_t bytes, struct err *e)
 		return r;
 	return err_set_code(
 		e, -ENOSPC, "node-disk-full",
-		"the node's storage has less than %llu MiB left; delete sandboxes or make it larger",
+		"the node's storage has less than %llu MiB left",
 		(unsigned long long)((bytes + DISK_RESERVE_BYTES) >> 20));
 }
 
