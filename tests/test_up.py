@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
