@@ -129,26 +129,35 @@ static void egress_on_timer(struct loop_timer *t)
 	egress_connect_timer(g);
 }
 
-/* All wait equally long, so the first is the next. */
 static void egress_connect_timer(struct gtw *g)
 {
+	struct loop_timer *t = &g->connect_timer;
 	struct flow *f;
 
-	if (list_empty(&g->connecting) || g->connect_timer.heap_pos != 0)
+	if (list_empty(&g->connecting))
 		return;
 	f = CONTAINER_OF(g->connecting.next, struct flow, wait);
-	loop_timer_set(g->loop, &g->connect_timer, f->until_ms - clock_mono_ms(), egress_on_timer,
-		       g);
+	if (t->heap_pos == 0 || t->at_ms > f->until_ms)
+		loop_timer_set(g->loop, t, f->until_ms - clock_mono_ms(), egress_on_timer, g);
 }
 
-static void egress_connecting(struct flow *f, int fd)
+/* Most of them wait longest: they come last. */
+static void egress_wait(struct flow *f, int64_t until_ms)
 {
 	struct gtw *g = f->g;
+	struct list *at = g->connecting.prev;
 
-	f->until_ms = clock_mono_ms() + GTW_CONNECT_MS;
-	list_add_tail(&g->connecting, &f->wait);
-	if (flow_open(f, fd) == 0)
-		egress_connect_timer(g);
+	f->until_ms = until_ms;
+	while (at != &g->connecting && CONTAINER_OF(at, struct flow, wait)->until_ms > until_ms)
+		at = at->prev;
+	list_add_tail(at->next, &f->wait);
+	egress_connect_timer(g);
+}
+
+void egress_guest_ended(struct flow *f)
+{
+	list_del(&f->wait);
+	egress_wait(f, f->until_ms - GTW_CONNECT_MS + GTW_ENDED_CONNECT_MS);
 }
 
 void egress_forget(struct flow *f)
@@ -200,12 +209,14 @@ static bool egress_answer(struct gtw *g)
 	g->asked_first++;
 	if (egress_unanswered(g) == PROTO_DIALS_UNANSWERED / 2 && !g->accept_off)
 		egress_accept(g, true);
-	if (f && rep.answer == OUT_OK)
-		egress_connecting(f, TAKE_FD(fd));
-	else if (f)
+	if (f && rep.answer == OUT_OK) {
+		egress_wait(f, clock_mono_ms() + GTW_CONNECT_MS);
+		flow_open(f, TAKE_FD(fd));
+	} else if (f) {
 		flow_end(f, FLOW_END_RESET, egress_whys[rep.answer]);
-	else if (fd >= 0)
+	} else if (fd >= 0) {
 		gtw_reset(TAKE_FD(fd));
+	}
 	return true;
 }
 
@@ -222,8 +233,10 @@ int egress_start(struct gtw *g)
 	int one = 1, r;
 
 	/* Who is accepted inherits it. */
-	setsockopt(GTW_MAIN_TCP4, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(GTW_MAIN_TCP6, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	for (int fd = GTW_MAIN_TCP4; fd <= GTW_MAIN_TCP6; fd++) {
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	}
 	r = loop_add(g->loop, &g->tcp4_io, GTW_MAIN_TCP4, EPOLLIN, egress_on_listen, g);
 	if (r == 0)
 		r = loop_add(g->loop, &g->tcp6_io, GTW_MAIN_TCP6, EPOLLIN, egress_on_listen, g);

@@ -10,7 +10,7 @@
 #include "base/fd.h"
 #include "netgtw/gtw.h"
 
-#define FLOW_EVENTS (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)
+#define FLOW_EVENTS (EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET)
 
 enum { WAIT_NONE, WAIT_READY, WAIT_BANDWIDTH };
 
@@ -234,9 +234,9 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 	}
 	/*
 	 * Less than asked for: it is empty, and more is a new edge; unless its end was told
-	 * already.
+	 * already, or the read has only come to an urgent mark.
 	 */
-	if ((size_t)n < share && !x->hup)
+	if ((size_t)n < share && !x->hup && !x->urgent)
 		x->readable = false;
 	*count += (uint64_t)n;
 	bucket_take(b, (uint64_t)n);
@@ -282,18 +282,38 @@ static bool flow_pump(struct flow *f)
 	return true;
 }
 
+static void end_note(struct flow_end *x, uint32_t events)
+{
+	if (events & (EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+		x->readable = true;
+	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+		x->hup = true;
+	if (events & EPOLLPRI)
+		x->urgent = true;
+	if (events & EPOLLOUT)
+		x->writable = true;
+}
+
+/* The guest, before its peer has answered: it may end, all else waits. */
+static void flow_waits(struct flow *f, bool ended, bool gone)
+{
+	if (gone)
+		flow_end(f, FLOW_END_RESET, WHY_RESET);
+	else if (ended)
+		egress_guest_ended(f);
+}
+
 static void flow_on_io(struct loop_io *io, uint32_t events)
 {
 	struct flow *f = io->arg;
 	struct flow_end *x = CONTAINER_OF(io, struct flow_end, io);
-	bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0;
+	bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0, knew = x->hup;
 
-	if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-		x->readable = true;
-	if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-		x->hup = true;
-	if (events & EPOLLOUT)
-		x->writable = true;
+	end_note(x, events);
+	if (f->state == FLOW_CONNECTING && x == &f->a) {
+		flow_waits(f, x->hup && !knew, gone);
+		return;
+	}
 	/* The edge that ends the connecting may tell of bytes and of the end as well. */
 	if (f->state == FLOW_CONNECTING && !flow_connected(f, (events & EPOLLERR) != 0))
 		return;
@@ -320,16 +340,15 @@ int flow_open(struct flow *f, int b)
 	f->b.io.fd = b;
 	if (f->state == FLOW_ASKED && !f->lease) {
 		f->state = FLOW_CONNECTING;
-		r = end_watch(f, &f->b, b);
 	} else {
 		f->state = FLOW_OPEN;
 		gtw_count(f->g, f->lease ? COUNT_LEASES : COUNT_FLOWS, 1);
 		f->a.writable = f->b.writable = true;
 		flow_log(f, 0, false, WHY_NONE);
-		r = end_watch(f, &f->a, f->a.io.fd);
-		if (r == 0)
-			r = end_watch(f, &f->b, b);
 	}
+	r = end_watch(f, &f->a, f->a.io.fd);
+	if (r == 0)
+		r = end_watch(f, &f->b, b);
 	if (r < 0)
 		flow_end(f, FLOW_END_RESET, WHY_LIMIT);
 	return r;

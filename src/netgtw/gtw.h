@@ -20,11 +20,13 @@
  * GTW_BUFFERED_TIGHT + 2 * flows * GTW_READ_SHORT.
  *
  * The end of a direction is passed on with shutdown(2) after the last byte; a reset as a reset
- * (SO_LINGER with 0). A flow that used up its share of a turn waits in `ready`, one that waits for
+ * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093). A flow that used up its share of a turn waits in `ready`, one that waits for
  * bandwidth in `throttled`; it is in at most one of them.
  *
  * States of a flow of the guest: ASKED (outside has the question) -> CONNECTING -> OPEN; of a
- * ServicePort: OPEN from the start, since port.c does all that comes before.
+ * ServicePort: OPEN from the start, since port.c does all that comes before. A guest that resets
+ * its connection ends what is CONNECTING. One that has closed it cannot be told from one that waits
+ * for an answer: its peer has GTW_ENDED_CONNECT_MS in all, enough for two SYNs that were lost.
  */
 #ifndef NETGTW_GTW_H
 #define NETGTW_GTW_H
@@ -46,6 +48,7 @@
 #define GTW_BUFFERED_TIGHT (8u << 20)
 #define GTW_ROUNDS 4                         /* reads of one direction in one turn */
 #define GTW_CONNECT_MS 30000                 /* an address that does not answer */
+#define GTW_ENDED_CONNECT_MS 4000            /* the same, of a guest that has sent its end */
 #define GTW_ACCEPT_BATCH 64
 #define GTW_ACCEPT_PAUSE_MS 200              /* without descriptors */
 #define GTW_THROTTLE_MS 20
@@ -71,7 +74,8 @@ struct flow_end {
 	struct loop_io io;
 	char *rest;                          /* what the socket did not take */
 	uint32_t n_rest, at_rest;
-	bool readable, writable, hup /* an end or error is known: read until it comes */;
+	bool readable, writable;
+	bool hup, urgent;                    /* an end or error, or a mark before which a read stops, is known */
 	bool ended /* nothing more to read */, shut /* our writing half is closed */;
 };
 
@@ -109,7 +113,7 @@ struct gtw {
 	bool accept_off;
 
 	struct list flows;                   /* all */
-	struct list connecting;              /* by `wait`, the oldest first */
+	struct list connecting;              /* by `wait`, in the order of until_ms */
 	size_t n_flows, n_leases, n_dials;
 	/* A ring in the order of the answers; NULL = gone since. */
 	struct flow *asked[PROTO_DIALS_UNANSWERED];
@@ -152,6 +156,7 @@ void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct 
 /* egress.c */
 int egress_start(struct gtw *g);
 void egress_forget(struct flow *f);          /* of a flow that is still asked for, or connecting */
+void egress_guest_ended(struct flow *f);     /* while it is connecting */
 void egress_accept(struct gtw *g, bool on);
 bool flow_connected(struct flow *f, bool failed);        /* CONNECTING -> OPEN; false: gone */
 

@@ -156,6 +156,7 @@ static int dial_start(struct dial *d)
 	if (d->fd < 0)
 		return -errno;
 	setsockopt(d->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(d->fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 	if (connect(d->fd, (struct sockaddr *)&ss, n) < 0 && errno != EINPROGRESS)
 		return -errno;
 	r = loop_add(d->in->loop, &d->io, d->fd, EPOLLOUT, dial_on_io, d);

@@ -141,6 +141,7 @@ static int outside_connect(const struct addr *a, int type)
 		return fd;
 	if (type == SOCK_STREAM) {
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 		/* The guest's own are answered by this machine, whatever has become of the peer. */
 		fd_keep_alive(fd);
 	}

@@ -53,6 +53,7 @@ static const struct seccomp_rule gtw_main_rules[] = {
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_TYPE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_LINGER } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_OOBINLINE } } },
 	{ "fcntl", { { 1, SECCOMP_INT, F_GETFL } } },
 	{ "fcntl", { { 1, SECCOMP_INT, F_SETFL } } },
 	{ "fcntl", { { 1, SECCOMP_INT, F_GETFD } } },
@@ -79,6 +80,7 @@ static const struct seccomp_rule gtw_inside_rules[] = {
 	GTW_SOCKET_RULES,
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_ERROR } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_OOBINLINE } } },
 	{ NULL }
 };
 
@@ -92,6 +94,7 @@ static const struct seccomp_rule gtw_outside_rules[] = {
 	GTW_SOCKET_RULES,
 	{ "socket", { { 0, SECCOMP_INT, AF_NETLINK }, { 2, SECCOMP_INT, NETLINK_ROUTE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
+	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_OOBINLINE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_KEEPALIVE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPIDLE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPINTVL } } },

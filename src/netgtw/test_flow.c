@@ -16,10 +16,13 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "netgtw/gtw.h"
 #include "netgtw/test_rig.h"
 
 #define SERVER "9.9.10.2"
 #define SERVER6 "2a10:9999::2"
+
+#define SILENT "9.9.11.5"                /* nobody answers there */
 
 static const char *netgtw_path;
 static struct rig rig;
@@ -136,6 +139,78 @@ static void test_server_refuses(void **state)
 	log = rig_log(&rig);
 	assert_string_equal(field(log, "out", SERVER, "reason"), "unreachable");
 	json_decref(log);
+}
+
+/* The guest's end of a dial that waits. */
+static int waiting(const char *addr)
+{
+	int a = rig_connect(&rig, RIG_GUEST, addr, 80);
+
+	assert_true(a >= 0);
+	while (rig_counter(&rig, "dials_open") == 0)
+		poll(NULL, 0, 5);
+	return a;
+}
+
+/* Not GTW_CONNECT_MS. */
+static void wait_no_dials(void)
+{
+	int64_t until = clock_mono_ms() + GTW_CONNECT_MS / 2;
+
+	while (rig_counter(&rig, "dials_open") > 0 && clock_mono_ms() < until)
+		poll(NULL, 0, 20);
+	assert_int_equal(rig_counter(&rig, "dials_open"), 0);
+	assert_int_equal(rig_counter(&rig, "flows_open"), 0);
+}
+
+/* A guest that gives up does not wait for a peer that does not answer. */
+static void test_gives_up(void **state)
+{
+	struct rig_conf c = { .program = netgtw_path };
+	json_t *log;
+	int a, b;
+
+	rig_fresh(&rig, &c);
+	/* The oldest of them would end last. */
+	a = waiting(SILENT);
+	b = rig_connect(&rig, RIG_GUEST, SILENT, 80);
+	set_linger(b);
+	close(b);
+	while (rig_counter(&rig, "flows_failed") == 0)
+		poll(NULL, 0, 5);
+	log = rig_log(&rig);
+	assert_string_equal(field(log, "out", SILENT, "reason"), "reset");
+	json_decref(log);
+	rig_send(a, "question", 8);
+	close(a);
+	wait_no_dials();
+	log = rig_log(&rig);
+	assert_string_equal(field(log, "out", SILENT, "reason"), "unreachable");
+	json_decref(log);
+}
+
+/* One that has said all and waits is served, also when the first SYN is lost. */
+static void test_early_end(void **state)
+{
+	char got[8];
+	int a, b;
+
+	rig_sh(&rig, RIG_INTERNET, "/usr/sbin/nft", "-f",
+	       "add table ip lossy\n"
+	       "add chain ip lossy in { type filter hook input priority 0; }\n"
+	       "add rule ip lossy in tcp flags syn numgen inc mod 2 0 drop\n");
+	a = waiting(SERVER);
+	rig_send(a, "question", 8);
+	shutdown(a, SHUT_WR);
+	b = rig_accept(servers[0]);
+	rig_sh(&rig, RIG_INTERNET, "/usr/sbin/nft", "-f", "delete table ip lossy\n");
+	assert_int_equal(rig_recv(b, got, 8), 8);
+	assert_true(rig_ended(b));
+	rig_send(b, "answer", 6);
+	assert_int_equal(rig_recv(a, got, 6), 6);
+	close(b);
+	assert_true(rig_ended(a));
+	close(a);
 }
 
 /* A writer without a reader stops; nothing is lost, and the other flows go on. */
@@ -431,6 +506,29 @@ static void test_descriptors(void **state)
 		close(rig_accept(servers[0]));
 }
 
+/* Bytes behind urgent data are no worse than others, and it is one of them (RFC 6093). */
+static void test_urgent(void **state)
+{
+	char got[8] = "";
+	int a, b;
+
+	through(SERVER, 80, &a, &b);
+	for (int i = 0; i < 2; i++) {
+		int from = i ? b : a, to = i ? a : b;
+
+		/* It finds them all at once: nothing that comes later tells of more. */
+		kill(rig.pid[0], SIGSTOP);
+		rig_send(from, "abc", 3);
+		assert_int_equal(send(from, "d", 1, MSG_OOB), 1);
+		rig_send(from, "efg", 3);
+		kill(rig.pid[0], SIGCONT);
+		assert_int_equal(rig_recv(to, got, 7), 7);
+		assert_string_equal(got, "abcdefg");
+	}
+	close(a);
+	close(b);
+}
+
 /* The end of any of the three is the end of all. */
 static void test_death(void **state)
 {
@@ -482,7 +580,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
 		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
-		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_death),
+		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
+		cmocka_unit_test(test_early_end), cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)

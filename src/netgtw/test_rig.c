@@ -149,7 +149,8 @@ void rig_net(struct rig *r)
 				"route add local 192.168.0.0/16 dev lo\nroute add local 169.254.0.0/16 dev lo\n"
 				"route add local 100.64.0.0/10 dev lo\nroute add local 198.18.0.0/15 dev lo\n"
 				"route add local 8.8.8.0/24 dev lo\nroute add local 240.0.0.0/5 dev lo\n"
-				"route add local ::/0 dev lo table 253\n");
+				"route add local ::/0 dev lo table 253\n"
+				"route add blackhole 9.9.11.0/24\n");
 }
 
 /* ---- The processes ---- */
