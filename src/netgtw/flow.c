@@ -12,8 +12,6 @@
 
 #define FLOW_EVENTS (EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET)
 
-enum { WAIT_NONE, WAIT_READY, WAIT_BANDWIDTH };
-
 static void flow_on_io(struct loop_io *io, uint32_t events);
 static void flow_run_ready(struct loop_defer *d);
 static void flow_run_throttled(struct loop_timer *t);
@@ -124,15 +122,14 @@ void flow_end(struct flow *f, enum flow_how how, enum flow_why why)
 	free(f);
 }
 
-static void flow_wait(struct flow *f, uint8_t kind)
+static void flow_wait(struct flow *f, struct list *l)
 {
 	struct gtw *g = f->g;
 
-	if (f->wait_kind != WAIT_NONE)
+	if (!list_empty(&f->wait))
 		return;
-	f->wait_kind = kind;
-	list_add_tail(kind == WAIT_READY ? &g->ready : &g->throttled, &f->wait);
-	if (kind == WAIT_READY)
+	list_add_tail(l, &f->wait);
+	if (l == &g->ready)
 		loop_defer(g->loop, &g->ready_defer, flow_run_ready, g);
 	else if (g->throttle_timer.heap_pos == 0)
 		loop_timer_set(g->loop, &g->throttle_timer, GTW_THROTTLE_MS, flow_run_throttled, g);
@@ -192,20 +189,30 @@ static void end_pass_on(struct flow_end *x, struct flow_end *y)
 	}
 }
 
-static size_t flow_share(struct gtw *g, struct bucket *b)
+/* What of its bandwidth one read takes; 0: there is not so much. */
+static size_t bandwidth_share(struct bucket *b)
 {
-	size_t n = g->buffered > GTW_BUFFERED_TIGHT ? GTW_READ_SHORT : GTW_READ;
-	uint64_t left;
+	uint64_t share = b->rate * GTW_SHARE_MS / 1000;
 
 	if (b->rate == 0)
-		return n;
-	left = bucket_look(b, clock_mono_us());
-	return left < n ? (size_t)left : n;
+		return GTW_READ;
+	share = share < GTW_SHARE_LEAST ? GTW_SHARE_LEAST : share > GTW_READ ? GTW_READ : share;
+	return bucket_look(b, clock_mono_us()) < share ? 0 : (size_t)share;
+}
+
+static size_t flow_share(struct gtw *g, enum flow_way way)
+{
+	size_t most = g->buffered > GTW_BUFFERED_TIGHT ? GTW_READ_SHORT : GTW_READ, n;
+
+	if (!list_empty(&g->throttled[way]) && !g->serving)
+		return 0;
+	n = bandwidth_share(&g->bandwidth[way]);
+	return n < most ? n : most;
 }
 
 /* One read and write. 1: go on; 0: nothing to be done now; negative: reset. */
 static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uint64_t *count,
-		     struct bucket *b)
+		     enum flow_way way)
 {
 	struct gtw *g = f->g;
 	size_t share;
@@ -214,9 +221,9 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 
 	if (!x->readable || x->ended || y->n_rest > 0 || !y->writable)
 		return 0;
-	share = flow_share(g, b);
+	share = flow_share(g, way);
 	if (share == 0) {
-		flow_wait(f, WAIT_BANDWIDTH);
+		flow_wait(f, &g->throttled[way]);
 		return 0;
 	}
 	n = recv(x->io.fd, g->scratch, share, 0);
@@ -239,7 +246,7 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 	if ((size_t)n < share && !x->hup && !x->urgent)
 		x->readable = false;
 	*count += (uint64_t)n;
-	bucket_take(b, (uint64_t)n);
+	bucket_take(&g->bandwidth[way], (uint64_t)n);
 	r = end_send(g, y, g->scratch, (size_t)n);
 	return r < 0 ? r : 1;
 }
@@ -247,18 +254,17 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 static int flow_move(struct flow *f, bool from_a)
 {
 	struct flow_end *x = from_a ? &f->a : &f->b, *y = from_a ? &f->b : &f->a;
-	bool into_guest = from_a == (f->lease != 0);
-	struct bucket *b = into_guest ? &f->g->down : &f->g->up;
+	enum flow_way way = from_a == (f->lease != 0) ? WAY_DOWN : WAY_UP;
 	uint64_t *count = from_a ? &f->a_to_b : &f->b_to_a;
-	int r = end_flush(f->g, y);
+	int r = end_flush(f->g, y), rounds = f->g->bandwidth[way].rate ? 1 : GTW_ROUNDS;
 
-	for (int i = 0; r >= 0 && i < GTW_ROUNDS; i++) {
-		r = flow_step(f, x, y, count, b);
+	for (int i = 0; r >= 0 && i < rounds; i++) {
+		r = flow_step(f, x, y, count, way);
 		if (r <= 0)
 			break;
 	}
 	if (r > 0 && x->readable && y->writable)
-		flow_wait(f, WAIT_READY);
+		flow_wait(f, &f->g->ready);
 	end_pass_on(x, y);
 	return r < 0 ? r : 0;
 }
@@ -354,36 +360,37 @@ int flow_open(struct flow *f, int b)
 	return r;
 }
 
-/* Those that wait now; who comes again waits for the next turn. */
-static void flow_run(struct list *waiting)
+static struct list *flow_run_first(struct list *waiting)
 {
-	struct list *last = waiting->prev;
+	struct list *first = waiting->next;
 
-	while (!list_empty(waiting)) {
-		struct flow *f = CONTAINER_OF(waiting->next, struct flow, wait);
-		bool end = &f->wait == last;
-
-		list_del(&f->wait);
-		f->wait_kind = WAIT_NONE;
-		flow_pump(f);
-		if (end)
-			break;
-	}
+	list_del(first);
+	flow_pump(CONTAINER_OF(first, struct flow, wait));
+	return first;
 }
 
+/* Those that wait now; who comes again waits for the next turn. */
 static void flow_run_ready(struct loop_defer *d)
 {
 	struct gtw *g = d->arg;
+	struct list *last = g->ready.prev;
 
-	flow_run(&g->ready);
+	while (!list_empty(&g->ready) && flow_run_first(&g->ready) != last)
+		;
 }
 
+/* Who is served and wants more has to stand in line again. */
 static void flow_run_throttled(struct loop_timer *t)
 {
 	struct gtw *g = t->arg;
 
-	flow_run(&g->throttled);
-	if (!list_empty(&g->throttled))
+	g->serving = true;
+	for (int way = 0; way < WAY_COUNT; way++) {
+		while (!list_empty(&g->throttled[way]) && bandwidth_share(&g->bandwidth[way]) > 0)
+			flow_run_first(&g->throttled[way]);
+	}
+	g->serving = false;
+	if (!list_empty(&g->throttled[WAY_UP]) || !list_empty(&g->throttled[WAY_DOWN]))
 		loop_timer_set(g->loop, t, GTW_THROTTLE_MS, flow_run_throttled, g);
 }
 

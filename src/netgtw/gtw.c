@@ -141,8 +141,11 @@ static void gtw_buckets(struct gtw *g)
 	int64_t now = clock_mono_us();
 
 	/* Bandwidth: a tenth of a second at once, and at least a packet's worth. */
-	bucket_init(&g->up, v[LIMIT_UP], v[LIMIT_UP] / 10 + 1500, now);
-	bucket_init(&g->down, v[LIMIT_DOWN], v[LIMIT_DOWN] / 10 + 1500, now);
+	for (int i = 0; i < WAY_COUNT; i++) {
+		uint64_t rate = v[i == WAY_UP ? LIMIT_UP : LIMIT_DOWN];
+
+		bucket_init(&g->bandwidth[i], rate, rate / 10 + GTW_SHARE_LEAST, now);
+	}
 	bucket_init(&g->new_flows, v[LIMIT_CONNECTIONS_RATE], 2 * v[LIMIT_CONNECTIONS_RATE], now);
 	bucket_init(&g->dns_rate, v[LIMIT_DNS_RATE], 2 * v[LIMIT_DNS_RATE], now);
 }
@@ -206,7 +209,8 @@ int gtw_new(struct loop *l, const struct gtw_conf *c, struct gtw **ret, struct e
 	list_init(&g->flows);
 	list_init(&g->connecting);
 	list_init(&g->ready);
-	list_init(&g->throttled);
+	list_init(&g->throttled[WAY_UP]);
+	list_init(&g->throttled[WAY_DOWN]);
 	list_init(&g->ports);
 	g->scratch = x_alloc(GTW_READ);
 	g->caps = cap_cache_new(GTW_CAP_CACHE);

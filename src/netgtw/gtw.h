@@ -20,8 +20,13 @@
  * GTW_BUFFERED_TIGHT + 2 * flows * GTW_READ_SHORT.
  *
  * The end of a direction is passed on with shutdown(2) after the last byte; a reset as a reset
- * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093). A flow that used up its share of a turn waits in `ready`, one that waits for
- * bandwidth in `throttled`; it is in at most one of them.
+ * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093).
+ *
+ * A flow that used up its share of a turn waits in `ready`, one that waits for bandwidth in
+ * `throttled`; it is in at most one of them. While somebody waits for bandwidth nobody else takes
+ * of it: a timer serves them in turn, GTW_SHARE_MS' worth each, as long as there is so much. Who
+ * read whatever has come into the bucket since would make packets of a few bytes, and a flow with
+ * many small packets would have it all.
  *
  * States of a flow of the guest: ASKED (outside has the question) -> CONNECTING -> OPEN; of a
  * ServicePort: OPEN from the start, since port.c does all that comes before. A guest that resets
@@ -52,6 +57,8 @@
 #define GTW_ACCEPT_BATCH 64
 #define GTW_ACCEPT_PAUSE_MS 200              /* without descriptors */
 #define GTW_THROTTLE_MS 20
+#define GTW_SHARE_MS 10                      /* of bandwidth: so much is read at once, */
+#define GTW_SHARE_LEAST 1500                 /* but never less than a packet's worth (nor more than GTW_READ) */
 #define GTW_SYNC_MS 5000                     /* for an answer of outside, or all ends */
 #define GTW_CONTROL_PEERS_MAX 8
 #define GTW_CAP_CACHE 256
@@ -79,6 +86,7 @@ struct flow_end {
 	bool ended /* nothing more to read */, shut /* our writing half is closed */;
 };
 
+enum flow_way { WAY_UP, WAY_DOWN, WAY_COUNT };          /* out of and into the guest */
 enum flow_state { FLOW_ASKED, FLOW_CONNECTING, FLOW_OPEN };
 enum flow_how { FLOW_END_CLEAN, FLOW_END_RESET };
 
@@ -92,7 +100,7 @@ struct flow {
 	int64_t until_ms;                    /* CONNECTING: monotonic */
 	char *name;
 	struct addr addr;
-	uint8_t state, proto, asked_at, wait_kind;
+	uint8_t state, proto, asked_at;
 };
 
 struct gtw {
@@ -118,9 +126,10 @@ struct gtw {
 	/* A ring in the order of the answers; NULL = gone since. */
 	struct flow *asked[PROTO_DIALS_UNANSWERED];
 	uint32_t asked_next, asked_first;
-	struct list ready, throttled;
+	struct list ready, throttled[WAY_COUNT];
 	struct loop_defer ready_defer;
-	struct bucket up, down, new_flows, dns_rate;
+	bool serving;                        /* the throttled */
+	struct bucket bandwidth[WAY_COUNT], new_flows, dns_rate;
 	uint64_t buffered;
 	char *scratch;                       /* GTW_READ */
 

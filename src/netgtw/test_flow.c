@@ -1,5 +1,7 @@
 /* Flows of the guest through the real processes: bytes, ends, resets, stalls, refusals, limits. */
 #include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -416,6 +418,49 @@ static void test_bandwidth(void **state)
 	close(b);
 }
 
+static uint32_t segments(int fd)
+{
+	struct tcp_info i = { 0 };
+	socklen_t n = sizeof(i);
+
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &n), 0);
+	return i.tcpi_data_segs_in;
+}
+
+/*
+ * Those that wait for bandwidth have it in turn, whether their bytes come in small pieces or fill
+ * the windows; and what they get comes in packets that are worth it.
+ */
+static void test_bandwidth_is_shared(void **state)
+{
+	static const char *const args[] = { "--limit", "bytes-up-per-s=1000000", NULL };
+	struct rig_conf c = { .program = netgtw_path, .main_args = args };
+	size_t got[4] = { 0 }, all = 0;
+	static char block[65536];
+	int a[4], b[4];
+
+	rig_fresh(&rig, &c);
+	for (int i = 0; i < 4; i++)
+		through(SERVER, 80, &a[i], &b[i]);
+	while (all < 2000000) {
+		for (int i = 0; i < 4; i++) {
+			ssize_t n;
+
+			send(a[i], block, i == 0 ? 1000 : sizeof(block), MSG_DONTWAIT);
+			n = recv(b[i], block, sizeof(block), MSG_DONTWAIT);
+			got[i] += n > 0 ? (size_t)n : 0;
+			all += n > 0 ? (size_t)n : 0;
+		}
+		poll(NULL, 0, 1);
+	}
+	for (int i = 0; i < 4; i++) {
+		assert_true(got[i] > all / 16);
+		assert_true(segments(b[i]) < got[i] / 500);
+		close(a[i]);
+		close(b[i]);
+	}
+}
+
 /* One of the things that the ends of a connection do to each other, at random. */
 static void churn(int fd, bool *shut)
 {
@@ -580,7 +625,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
 		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
-		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
+		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_bandwidth_is_shared), cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
 		cmocka_unit_test(test_early_end), cmocka_unit_test(test_death),
 	};
 
