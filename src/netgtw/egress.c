@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "netgtw/gtw.h"
@@ -228,14 +229,24 @@ static void egress_on_outside(struct loop_io *io, uint32_t events)
 		;
 }
 
+/* Who is accepted inherits them. */
+static const struct { int level, name, value; } egress_options[] = {
+	{ IPPROTO_TCP, TCP_NODELAY, 1 },
+	{ SOL_SOCKET, SO_OOBINLINE, 1 },
+	/* Of the keep-alive that flow.c begins. */
+	{ IPPROTO_TCP, TCP_KEEPIDLE, GTW_ASK_GUEST_S },
+	{ IPPROTO_TCP, TCP_KEEPINTVL, GTW_ASK_GUEST_S },
+	{ IPPROTO_TCP, TCP_KEEPCNT, GTW_ASK_GUEST_TIMES },
+};
+
 int egress_start(struct gtw *g)
 {
-	int one = 1, r;
+	int r;
 
-	/* Who is accepted inherits it. */
-	for (int fd = GTW_MAIN_TCP4; fd <= GTW_MAIN_TCP6; fd++) {
-		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	for (size_t i = 0; i < ARRAY_LEN(egress_options); i++) {
+		for (int fd = GTW_MAIN_TCP4; fd <= GTW_MAIN_TCP6; fd++)
+			setsockopt(fd, egress_options[i].level, egress_options[i].name,
+				   &egress_options[i].value, sizeof(int));
 	}
 	r = loop_add(g->loop, &g->tcp4_io, GTW_MAIN_TCP4, EPOLLIN, egress_on_listen, g);
 	if (r == 0)

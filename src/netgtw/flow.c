@@ -180,6 +180,15 @@ static int end_send(struct gtw *g, struct flow_end *x, const char *p, size_t n)
 	return 0;
 }
 
+/* x has sent its end. How it is asked stands at the listener (egress.c). */
+static void end_ask(const struct flow *f, const struct flow_end *x)
+{
+	int one = 1;
+
+	if (f->lease == 0 && x == &f->a)
+		setsockopt(x->io.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+}
+
 /* The end of what x sends: passed on when all before it is written. */
 static void end_pass_on(struct flow_end *x, struct flow_end *y)
 {
@@ -237,6 +246,7 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 		return -errno;
 	if (n == 0) {
 		x->ended = true;
+		end_ask(f, x);
 		return 0;
 	}
 	/*

@@ -20,7 +20,9 @@
  * GTW_BUFFERED_TIGHT + 2 * flows * GTW_READ_SHORT.
  *
  * The end of a direction is passed on with shutdown(2) after the last byte; a reset as a reset
- * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093).
+ * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093). A guest that has
+ * sent its end is asked by keep-alive whether it still waits: one that has closed answers with a
+ * reset, once its kernel has forgotten the connection, and its peer may never end.
  *
  * A flow that used up its share of a turn waits in `ready`, one that waits for bandwidth in
  * `throttled`; it is in at most one of them. While somebody waits for bandwidth nobody else takes
@@ -54,6 +56,8 @@
 #define GTW_ROUNDS 4                         /* reads of one direction in one turn */
 #define GTW_CONNECT_MS 30000                 /* an address that does not answer */
 #define GTW_ENDED_CONNECT_MS 4000            /* the same, of a guest that has sent its end */
+#define GTW_ASK_GUEST_S 60                   /* a guest that has sent its end: is it still there? */
+#define GTW_ASK_GUEST_TIMES 120              /* without an answer; it may be paused */
 #define GTW_ACCEPT_BATCH 64
 #define GTW_ACCEPT_PAUSE_MS 200              /* without descriptors */
 #define GTW_THROTTLE_MS 20

@@ -46,6 +46,12 @@ static const char *const gtw_main_syscalls[] = {
 	NULL
 };
 
+#define GTW_KEEP_ALIVE_RULES                                                                      \
+	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_KEEPALIVE } } },  \
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPIDLE } } }, \
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPINTVL } } }, \
+	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPCNT } } }
+
 static const struct seccomp_rule gtw_main_rules[] = {
 	{ "sendto", { { 3, MSG_FASTOPEN, 0 }, { 4, SECCOMP_ALL, 0 } } },
 	{ "getsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_ERROR } } },
@@ -54,6 +60,7 @@ static const struct seccomp_rule gtw_main_rules[] = {
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_LINGER } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_OOBINLINE } } },
+	GTW_KEEP_ALIVE_RULES,
 	{ "fcntl", { { 1, SECCOMP_INT, F_GETFL } } },
 	{ "fcntl", { { 1, SECCOMP_INT, F_SETFL } } },
 	{ "fcntl", { { 1, SECCOMP_INT, F_GETFD } } },
@@ -95,10 +102,7 @@ static const struct seccomp_rule gtw_outside_rules[] = {
 	{ "socket", { { 0, SECCOMP_INT, AF_NETLINK }, { 2, SECCOMP_INT, NETLINK_ROUTE } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_NODELAY } } },
 	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_OOBINLINE } } },
-	{ "setsockopt", { { 1, SECCOMP_INT, SOL_SOCKET }, { 2, SECCOMP_INT, SO_KEEPALIVE } } },
-	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPIDLE } } },
-	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPINTVL } } },
-	{ "setsockopt", { { 1, SECCOMP_INT, IPPROTO_TCP }, { 2, SECCOMP_INT, TCP_KEEPCNT } } },
+	GTW_KEEP_ALIVE_RULES,
 	{ NULL }
 };
 

@@ -90,6 +90,9 @@ static void test_half_close(void **state)
 	shutdown(a, SHUT_WR);
 	assert_int_equal(rig_recv(b, got, 8), 8);
 	assert_true(rig_ended(b));
+	/* Whether it waits or has gone is found out: this server might never end. */
+	rig_sh(&rig, RIG_SANDBOX_NS, "/bin/sh", "-s",
+	       "ss -tno state close-wait src " SERVER " | grep -q timer:.keepalive\n");
 	rig_send(b, "answer", 6);
 	assert_int_equal(rig_recv(a, got, 6), 6);
 	close(b);
