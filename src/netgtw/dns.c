@@ -465,12 +465,12 @@ static bool dns_at_once(struct query *q, int code)
 	else if (q->d->n_queries >= g->conf.limits.v[LIMIT_DNS_PENDING] ||
 		 !bucket_one(&g->dns_rate, clock_mono_us()))
 		dns_say(q, DNS_REFUSED, WHY_LIMIT);
+	else if (dns_name_closed(&q->question.name))
+		dns_say(q, DNS_NXDOMAIN, WHY_FLOOR);
 	else if (treat == DNS_REFUSE)
 		dns_say(q, DNS_REFUSED, WHY_TYPE);
 	else if (treat == DNS_EMPTY)
 		dns_say(q, DNS_NOERROR, WHY_NONE);
-	else if (q->question.type == DNS_PTR && dns_name_closed(&q->question.name))
-		dns_say(q, DNS_NXDOMAIN, WHY_FLOOR);
 	else if ((why = dns_way_out(q->d)) != WHY_NONE)
 		dns_say(q, why == WHY_INTERNET ? DNS_REFUSED : DNS_SERVFAIL, why);
 	else

@@ -5,7 +5,6 @@
 
 #include "base/alloc.h"
 #include "base/str.h"
-#include "netgtw/floor.h"
 
 #define FLAG_QR 0x8000
 #define FLAG_TC 0x0200
@@ -181,37 +180,38 @@ static int label_number(const uint8_t *label, bool hex, unsigned max)
 	return v <= max ? (int)v : -1;
 }
 
-bool dns_name_reverse(const struct dns_name *n, struct addr *ret)
+bool dns_name_reverse(const struct dns_name *n, struct floor_range *ret)
 {
 	const uint8_t *labels[32];
-	struct addr a = { .family = 4 };
+	struct floor_range r = { .a.family = 4 };
 	int count = reverse_labels(n, "\7in-addr\4arpa", labels, 4), v;
 
 	if (count < 0) {
-		a.family = 6;
+		r.a.family = 6;
 		count = reverse_labels(n, "\3ip6\4arpa", labels, 32);
 	}
 	for (int i = 0; i < count; i++) {
-		v = label_number(labels[i], a.family == 6, a.family == 6 ? 15 : 255);
+		v = label_number(labels[i], r.a.family == 6, r.a.family == 6 ? 15 : 255);
 		if (v < 0 && i == 0)
 			return false;
 		/* A part that was given a name (RFC 2317) is of the net before it. */
 		if (v < 0)
 			break;
-		if (a.family == 4)
-			a.ip[i] = (uint8_t)v;
+		if (r.a.family == 4)
+			r.a.ip[i] = (uint8_t)v;
 		else
-			a.ip[i / 2] |= (uint8_t)(i % 2 ? v : v << 4);
+			r.a.ip[i / 2] |= (uint8_t)(i % 2 ? v : v << 4);
+		r.bits = (uint8_t)(r.bits + (r.a.family == 4 ? 8 : 4));
 	}
-	*ret = a;
+	*ret = r;
 	return count >= 0;
 }
 
 bool dns_name_closed(const struct dns_name *n)
 {
-	struct addr a;
+	struct floor_range r;
 
-	return dns_name_reverse(n, &a) && floor_check(&a, NULL);
+	return dns_name_reverse(n, &r) && floor_has(&r);
 }
 
 /* ---- Writing ---- */

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "netgtw/addr.h"
+#include "netgtw/floor.h"
 
 #define DNS_HEAD 12
 #define DNS_NAME_WIRE 255
@@ -83,11 +84,11 @@ size_t dns_answer_own(const struct dns_question *q, enum dns_rcode rcode, uint8_
  */
 void dns_name_text(const struct dns_name *n, char dst[DNS_NAME_TEXT]);
 /*
- * The address that a name below in-addr.arpa or ip6.arpa stands for; what is missing or no number
- * is 0. false: it is no such name.
+ * The addresses that a name below in-addr.arpa or ip6.arpa stands for, to the first label that is
+ * missing or no number. false: it is no such name.
  */
-bool dns_name_reverse(const struct dns_name *n, struct addr *ret);
-/* Of an address in the floor: it would tell the names of the operator's own network. */
+bool dns_name_reverse(const struct dns_name *n, struct floor_range *ret);
+/* Of addresses in the floor alone: it would tell the names of the operator's own network. */
 bool dns_name_closed(const struct dns_name *n);
 
 #endif

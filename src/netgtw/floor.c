@@ -79,18 +79,31 @@ static bool is_isatap(const struct addr *a)
 	       a->ip[11] == 0xfe;
 }
 
-bool floor_inside(const struct addr *a, struct addr *ret)
+/* Of a range of addresses: the range that they hold. */
+static bool range_inside(const struct floor_range *r, struct floor_range *ret)
 {
-	int at = is_isatap(a) ? 12 : -1;
+	int at = is_isatap(&r->a) ? 12 : -1;
 
 	for (size_t i = 0; i < ARRAY_LEN(floor_holds) && at < 0; i++) {
-		if (row_has(&floor_holds[i].form, a))
+		if (row_has(&floor_holds[i].form, &r->a))
 			at = floor_holds[i].at;
 	}
 	if (at < 0)
 		return false;
-	*ret = (struct addr){ .family = 4 };
-	memcpy(ret->ip, a->ip + at, 4);
+	*ret = (struct floor_range){ .a.family = 4 };
+	memcpy(ret->a.ip, r->a.ip + at, 4);
+	if (r->bits > 8 * at)
+		ret->bits = (uint8_t)(r->bits - 8 * at < 32 ? r->bits - 8 * at : 32);
+	return true;
+}
+
+bool floor_inside(const struct addr *a, struct addr *ret)
+{
+	struct floor_range r = { .a = *a, .bits = 128 }, v4;
+
+	if (!range_inside(&r, &v4))
+		return false;
+	*ret = v4.a;
 	return true;
 }
 
@@ -135,6 +148,20 @@ static bool overlap(const struct floor_range *r, const struct floor_row *row)
 {
 	return r->a.family == row->family &&
 	       prefix_eq(r->a.ip, row->ip, r->bits < row->bits ? r->bits : row->bits);
+}
+
+bool floor_has(const struct floor_range *r)
+{
+	struct floor_range v4;
+
+	for (size_t i = 0; i < ARRAY_LEN(floor_rows); i++) {
+		if (floor_rows[i].bits <= r->bits && row_has(&floor_rows[i], &r->a))
+			return true;
+	}
+	if (range_inside(r, &v4))
+		return floor_has(&v4);
+	return r->a.family == 6 && r->bits >= floor_global.bits && !row_has(&floor_global, &r->a) &&
+	       !overlap(r, &floor_nat64);
 }
 
 int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e)

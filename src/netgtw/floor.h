@@ -26,6 +26,8 @@ const char *floor_check(const struct addr *a, const struct floor_allow *allow);
  * ISATAP).
  */
 bool floor_inside(const struct addr *a, struct addr *ret);
+/* Whether no address of the range may be dialled, as long as the operator opens none. */
+bool floor_has(const struct floor_range *r);
 /* "10.1.0.0/16" or "fd00::/8". -EINVAL with a sentence, also for what cannot be opened; -ENOSPC. */
 int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e);
 

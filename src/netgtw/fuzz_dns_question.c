@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	uint8_t packet[DNS_QUESTION_MAX], own[DNS_UDP_PLAIN];
 	struct dns_question q, again;
 	char text[DNS_NAME_TEXT];
-	struct addr a;
+	struct floor_range r;
 	int code = dns_question_read(data, size, &q);
 	size_t n;
 
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	dns_name_text(&q.name, text);
 	assert(strlen(text) < sizeof(text));
-	dns_name_reverse(&q.name, &a);
+	assert(!dns_name_closed(&q.name) || (dns_name_reverse(&q.name, &r) && floor_check(&r.a, NULL)));
 	n = dns_question_write(&q, 7, packet);
 	assert(n >= DNS_HEAD && dns_question_read(packet, n, &again) == DNS_NOERROR);
 	assert(again.id == 7 && again.type == q.type && again.edns == q.edns);

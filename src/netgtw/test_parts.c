@@ -353,29 +353,48 @@ static void test_addresses(void **state)
 
 static void test_reverse(void **state)
 {
-	static const struct { const char *wire; const char *addr; } cases[] = {
-		{ "\1" "1\1" "0\3" "168\3" "192\7in-addr\4arpa", "192.168.0.1" },
-		{ "\2" "10\7IN-addr\4ARPA", "10.0.0.0" },
-		{ "\1" "1\1" "d\1" "f\3ip6\4arpa", "fd10::" },
-		{ "\3" "256\7in-addr\4arpa", NULL },
-		{ "\1" "a\7in-addr\4arpa", NULL },
-		/* RFC 2317: of 10.1.2.0. */
-		{ "\1" "5\4" "0-25\1" "2\1" "1\2" "10\7in-addr\4arpa", "10.1.2.0" },
-		{ "\1" "x\1" "4\1" "3\1" "2\1" "1\7in-addr\4arpa", "1.2.3.4" },
-		{ "\3www\7example\3com", NULL },
+	static const struct { const char *wire, *addr; uint8_t bits; bool closed; } cases[] = {
+		{ "\1" "1\1" "0\3" "168\3" "192\7in-addr\4arpa", "192.168.0.1", 32, true },
+		{ "\1" "1\1" "1\1" "1\1" "1\7in-addr\4arpa", "1.1.1.1", 32, false },
+		{ "\2" "10\7IN-addr\4ARPA", "10.0.0.0", 8, true },
+		{ "\1" "1\1" "d\1" "f\3ip6\4arpa", "fd10::", 12, true },
+		{ "\3" "256\7in-addr\4arpa", NULL, 0, false },
+		{ "\1" "a\7in-addr\4arpa", NULL, 0, false },
+		/* RFC 2317: of 10.1.2.0/24. */
+		{ "\1" "5\4" "0-25\1" "2\1" "1\2" "10\7in-addr\4arpa", "10.1.2.0", 24, true },
+		{ "\1" "x\1" "4\1" "3\1" "2\1" "1\7in-addr\4arpa", "1.2.3.4", 32, false },
+		{ "\3www\7example\3com", NULL, 0, false },
+		/* Public nets, whose first addresses are in the floor. */
+		{ "\7in-addr\4arpa", "0.0.0.0", 0, false },
+		{ "\3ip6\4arpa", "::", 0, false },
+		{ "\3" "192\7in-addr\4arpa", "192.0.0.0", 8, false },
+		{ "\1" "0\3" "192\7in-addr\4arpa", "192.0.0.0", 16, false },
+		{ "\1" "0\1" "0\3" "192\7in-addr\4arpa", "192.0.0.0", 24, true },
+		{ "\1" "1\1" "0\1" "0\1" "2\3ip6\4arpa", "2001::", 16, false },
+		{ "\1" "0\1" "0\1" "1\1" "0\1" "0\1" "2\3ip6\4arpa", "2001::", 24, true },
+		/* Given out to nobody; the net of NAT64; 6to4 of 10/8 and of 11/8. */
+		{ "\1" "e\1" "f\3ip6\4arpa", "fe00::", 8, true },
+		{ "\1" "0\1" "0\3ip6\4arpa", "::", 8, false },
+		{ "\1" "a\1" "0\1" "2\1" "0\1" "0\1" "2\3ip6\4arpa", "2002:a00::", 24, true },
+		{ "\1" "b\1" "0\1" "2\1" "0\1" "0\1" "2\3ip6\4arpa", "2002:b00::", 24, false },
+		{ "\1" "2\1" "0\1" "0\1" "2\3ip6\4arpa", "2002::", 16, false },
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct dns_name n = { .len = (uint8_t)(strlen(cases[i].wire) + 1) };
-		struct addr a, want;
+		struct floor_range r;
+		struct addr want;
 
 		memcpy(n.wire, cases[i].wire, n.len);
-		if (dns_name_reverse(&n, &a) != (cases[i].addr != NULL))
+		if (dns_name_reverse(&n, &r) != (cases[i].addr != NULL))
 			fail_msg("case %zu", i);
+		if (dns_name_closed(&n) != cases[i].closed)
+			fail_msg("case %zu: closed or not", i);
 		if (!cases[i].addr)
 			continue;
 		want = addr(cases[i].addr);
-		assert_true(addr_eq(&a, &want));
+		assert_true(addr_eq(&r.a, &want));
+		assert_int_equal(r.bits, cases[i].bits);
 	}
 }
 
@@ -415,6 +434,10 @@ static void test_reverse_negative(void **state)
 					 sizeof(dst), &a), 0);
 	assert_int_equal(dst[9], 0);
 	assert_int_equal(a.rcode, DNS_NXDOMAIN);
+	/* A zone of public addresses, for how long there is no such name. */
+	assert_int_equal(dns_answer_pass(&q, MESSAGE(NXDOMAIN SOA_OF("")), any, NULL, dst,
+					 sizeof(dst), &a), 0);
+	assert_int_equal(dst[9], 1);
 }
 
 int main(void)
