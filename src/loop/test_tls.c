@@ -700,6 +700,42 @@ static void test_not_tls(void **state)
 	rig_free(r);
 }
 
+/*
+ * A client that sends on as fast as it is read, without a race that the test would have to win: the
+ * linker gives these recv(2) to all of this program (meson.build).
+ */
+#define ENDLESS_READS 1000
+static bool endless;
+static unsigned endless_reads;
+
+ssize_t __real_recv(int fd, void *p, size_t n, int flags);
+ssize_t __wrap_recv(int fd, void *p, size_t n, int flags);
+ssize_t __wrap_recv(int fd, void *p, size_t n, int flags)
+{
+	if (n != TLS_RECORD || !endless)
+		return __real_recv(fd, p, n, flags);
+	if (++endless_reads > ENDLESS_READS)
+		fail_msg("a client that sends on holds the loop");
+	memset(p, 'x', n);
+	return (ssize_t)n;
+}
+
+/* Who speaks HTTP and goes on: read for a while in one turn, then the others have theirs. */
+static void test_endless(void **state)
+{
+	struct rig *r = rig_new(NULL);
+
+	endless = true;
+	run(r, raw_http);
+	finish(r);
+	TURN_UNTIL(r->l, tls_server_conns(r->s) == 0);
+	endless = false;
+	/* Twice: before the answer, and behind it. */
+	assert_in_range(endless_reads, 2, ENDLESS_READS);
+	assert_int_equal(r->ready, 0);
+	rig_free(r);
+}
+
 /* After the handshake: a record that was tampered with, one that is too long, and plain text. */
 static void bad_record(struct rig *r)
 {
@@ -851,6 +887,7 @@ int main(void)
 		cmocka_unit_test(test_reload),	      cmocka_unit_test(test_deadline),
 		cmocka_unit_test(test_many_idle),     cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_not_tls),	      cmocka_unit_test(test_bad_records),
+		cmocka_unit_test(test_endless),
 		cmocka_unit_test(test_cut_by_client), cmocka_unit_test(test_cut_by_server),
 		cmocka_unit_test(test_closed_plain),
 	};
