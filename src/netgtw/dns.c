@@ -527,50 +527,61 @@ static void conn_end(struct dns_conn *c)
 	free(c);
 }
 
+/* Who has many answers to come, or does not take those that he has, is not heard any further. */
+static bool conn_full(const struct dns_conn *c)
+{
+	return c->pending >= DNS_TCP_PENDING || conn_out_len(c->conn) > 0;
+}
+
 static void conn_pending(struct dns_conn *c, int change)
 {
 	c->pending = (unsigned)((int)c->pending + change);
-	conn_pause(c->conn, c->pending >= DNS_TCP_PENDING);
-	if (change < 0 && c->pending == DNS_TCP_PENDING - 1)
+	conn_pause(c->conn, conn_full(c));
+	if (change < 0)
 		conn_kick(c->conn);
 	conn_set_timeout(c->conn, c->pending ? 0 : DNS_TCP_IDLE_MS);
 }
 
-/* The questions that have come whole. */
-static void conn_questions(struct dns_conn *c)
+/* The next question, if it has come whole. 0: not yet; negative: it is none. */
+static int conn_question(struct dns_conn *c)
 {
 	struct in_msg from = { .asked = c->asked };
+	struct buf *in = conn_in(c->conn);
+	const uint8_t *p = (const uint8_t *)buf_data(in);
+	uint8_t question[DNS_QUESTION_MAX];
+	size_t n;
 
-	while (c->pending < DNS_TCP_PENDING) {
-		struct buf *in = conn_in(c->conn);
-		const uint8_t *p = (const uint8_t *)buf_data(in);
-		uint8_t question[DNS_QUESTION_MAX];
-		size_t n;
+	if (buf_len(in) < 2)
+		return 0;
+	n = (size_t)p[0] << 8 | p[1];
+	if (n < DNS_HEAD || n > DNS_QUESTION_MAX)
+		return -EBADMSG;
+	if (buf_len(in) < 2 + n)
+		return 0;
+	memcpy(question, p + 2, n);
+	buf_consume(in, 2 + n);
+	dns_question(c->d, &from, c, question, n);
+	return 1;
+}
 
-		if (buf_len(in) < 2)
-			return;
-		n = (size_t)p[0] << 8 | p[1];
-		if (n < DNS_HEAD || n > DNS_QUESTION_MAX) {
-			conn_end(c);
-			return;
-		}
-		if (buf_len(in) < 2 + n)
-			return;
-		memcpy(question, p + 2, n);
-		buf_consume(in, 2 + n);
-		dns_question(c->d, &from, c, question, n);
+static int conn_questions(struct dns_conn *c)
+{
+	int r = 1;
+
+	while (r > 0 && !conn_full(c)) {
+		r = conn_question(c);
+		if (r > 0)
+			conn_pending(c, 0);
 	}
+	return r;
 }
 
 static void conn_on_event(struct conn *conn, enum conn_event ev, void *arg)
 {
 	struct dns_conn *c = arg;
+	int r = ev == CONN_ERROR || ev == CONN_TIMEOUT ? -ECONNABORTED : conn_questions(c);
 
-	if (ev == CONN_DATA)
-		conn_questions(c);
-	else if (ev == CONN_ERROR || ev == CONN_TIMEOUT || (ev == CONN_EOF && c->pending == 0))
-		conn_end(c);
-	else if (ev == CONN_DRAINED && conn_eof(conn) && c->pending == 0)
+	if (r < 0 || (conn_eof(conn) && c->pending == 0 && conn_out_len(conn) == 0))
 		conn_end(c);
 }
 

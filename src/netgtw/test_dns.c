@@ -18,6 +18,8 @@
 #include "netgtw/dns_msg.h"
 #include "netgtw/test_rig.h"
 
+#define LATE_QUESTIONS 4000              /* more than the kernel keeps answers for */
+
 static const char *netgtw_path;
 static struct rig rig;
 static int upstream, upstream_tcp;
@@ -125,7 +127,8 @@ static unsigned count_of(const struct msg *m) { return (unsigned)m->p[6] << 8 | 
 
 /* ---- Guest and nameserver ---- */
 
-static int guest_udp(const char *server)
+/* room: of what it has not read, 0 = as usual. */
+static int guest_socket(const char *server, int type, int room)
 {
 	struct sockaddr_storage ss;
 	struct addr a;
@@ -135,10 +138,15 @@ static int guest_udp(const char *server)
 	assert_int_equal(addr_parse(server, &a), 0);
 	a.port = 53;
 	n = addr_to_sockaddr(&a, &ss);
-	fd = rig_socket(&rig, RIG_GUEST, ss.ss_family, SOCK_DGRAM);
-	assert_int_equal(connect(fd, (struct sockaddr *)&ss, n), 0);
+	fd = rig_socket(&rig, RIG_GUEST, ss.ss_family, type);
+	if (room)
+		assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)), 0);
+	if (connect(fd, (struct sockaddr *)&ss, n) < 0)
+		assert_int_equal(errno, EINPROGRESS);
 	return fd;
 }
+
+static int guest_udp(const char *server) { return guest_socket(server, SOCK_DGRAM, 0); }
 
 static struct msg get(int fd)
 {
@@ -476,6 +484,39 @@ static void test_tcp_pipeline(void **state)
 	got = tcp_get(fd);
 	assert_true(rig_ended(fd));
 	close(fd);
+}
+
+/*
+ * Many questions that are answered at once, of one that reads when it has asked them all and said
+ * its end: there is an answer to each.
+ */
+static void test_tcp_late_reader(void **state)
+{
+	static const char *const args[] = { "--limit", "dns-per-s=0", NULL };
+	struct rig_conf c = { .program = netgtw_path, .main_args = args };
+	struct msg q = question(1, "x.example.com", DNS_HTTPS, 0);
+	static uint8_t all[LATE_QUESTIONS * 64];
+	uint64_t heard = 0;
+	size_t n = 0;
+	int fd;
+
+	rig_fresh(&rig, &c);
+	fd = guest_socket(GTW_HOST_V4, SOCK_STREAM, 4096);
+	for (int i = 0; i < LATE_QUESTIONS; i++, n += 2 + q.n) {
+		all[n + 1] = (uint8_t)q.n;
+		memcpy(all + n + 2, q.p, q.n);
+	}
+	rig_send(fd, all, n);
+	shutdown(fd, SHUT_WR);
+	/* It goes no further: it has heard all, or waits for its answers to be taken. */
+	for (int same = 0; same < 10; same = rig_counter(&rig, "dns") == heard ? same + 1 : 0)
+		heard = rig_counter(&rig, "dns");
+	for (int i = 0; i < LATE_QUESTIONS; i++)
+		assert_int_equal(tcp_get(fd).n, q.n);
+	assert_true(rig_ended(fd));
+	close(fd);
+	c.main_args = NULL;
+	rig_fresh(&rig, &c);
 }
 
 static void test_bad_questions(void **state)
@@ -880,7 +921,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_answer),	   cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_chain),	   cmocka_unit_test(test_aaaa),
 		cmocka_unit_test(test_nxdomain),   cmocka_unit_test(test_truncation),
-		cmocka_unit_test(test_tcp_pipeline), cmocka_unit_test(test_bad_questions),
+		cmocka_unit_test(test_tcp_pipeline), cmocka_unit_test(test_tcp_late_reader),
+		cmocka_unit_test(test_bad_questions),
 		cmocka_unit_test(test_floor_names),
 		cmocka_unit_test(test_forged),	   cmocka_unit_test(test_upstream_fails),
 		cmocka_unit_test(test_late),	   cmocka_unit_test(test_always_late),
