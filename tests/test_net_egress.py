@@ -230,6 +230,14 @@ class Refusals(Base):
         self.assertEqual(name.get("addresses"), sorted(["10.77.1.2", "fd77::1"]))
         self.refused(beside, "beside the opened range")
 
+    def test_what_the_operator_closed(self):
+        v4, v6, nat64, name = self.ask(*({"op": "tcp", "to": a, "port": 80, "send": GET} for a in ("9.9.77.1", "2a10:9999:77::1", "64:ff9b::9.9.77.1")),
+                                       {"op": "look_up", "name": "denied.net.test"})
+        for r in (v4, v6, nat64):
+            self.refused(r, "closed by the operator")
+        self.assertEqual(name.get("addresses"), [internet.WEB4])
+        self.assertTrue(self.logged(address="9.9.77.1", direction="out", verdict="refuse", reason="floor"))
+
     def test_udp_and_icmp_are_told_at_once(self):
         NET.net.capture()
         udp4, udp6, ping4, ping6 = self.ask(

@@ -117,7 +117,7 @@ class Instance:
             "worker": "01234567-89ab-4def-8123-456789abcdef", "accel": "tcg", "api_listen": "tcp:127.0.0.1:1",
             "domain": "localhost", "max_sandboxes": 16, "kernel": kernel + "/vmlinuz", "initrd": self.dir + "/initrd.gz",
             "base_image": self.base, "template_id": "base-0123456789abcdef",
-            "network": {"allow": ["10.77.0.0/16", "fd77::/16"], "nameservers": ["9.9.9.9"]},
+            "network": {"allow": ["10.77.0.0/16", "fd77::/16"], "deny": ["9.9.77.0/24"], "nameservers": ["9.9.9.9"]},
         }
         self.conf = self.run + "/conf.json"
         with open(self.conf, "w") as f:
@@ -550,7 +550,7 @@ class NodeManagerTest(unittest.TestCase):
         self.assertEqual(self.words(pids["main"]), ["netgtw", "--role", "main", *common, "--peer-uid", str(SBX), "--root-key", ROOT_KEY,
                                                    "--worker", "01234567-89ab-4def-8123-456789abcdef"])
         self.assertEqual(self.words(pids["outside"]), ["netgtw", "--role", "outside", *common, "--internet", "no", "--nameserver", "9.9.9.9",
-                                                      "--allow", "10.77.0.0/16", "--allow", "fd77::/16"])
+                                                      "--allow", "10.77.0.0/16", "--allow", "fd77::/16", "--deny", "9.9.77.0/24"])
         _, pids = self.new_gateway()
         self.assertIn("--internet yes", " ".join(self.words(pids["outside"])))
         # The key of the first gateway stays: another one that is offered later is not taken.

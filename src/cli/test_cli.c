@@ -225,21 +225,24 @@ static void test_nameservers(void **state)
 
 static void test_net_options(void **state)
 {
-	static const struct up_net_strings good = { { "10.1.0.0/16", "FD00::/8" },
-						    { "127.0.0.53" },
-						    { "connections=9", "bytes-up-per-s=0" } };
+	static const struct up_net_strings good = {
+		.allow = { "10.1.0.0/16", "FD00::/8" }, .deny = { "192.0.2.7/32" },
+		.nameserver = { "127.0.0.53" }, .limit = { "connections=9", "bytes-up-per-s=0" },
+	};
 	static const struct up_net_strings bad[] = {
 		{ .allow = { "10.1.0.0" } },
+		{ .deny = { "192.0.2.7" } },
 		{ .nameserver = { "10.1.0.0/16" } },
 		{ .limit = { "connections" } },
 		{ .limit = { "connections=1 " } },
 	};
-	struct up_net_strings many[3] = { 0 };
+	struct up_net_strings many[4] = { 0 };
 	struct cli c = { .command = "up" };
 	struct conf_network n = { 0 };
 
 	assert_int_equal(up_net_options(&c, &good, &n), 0);
 	assert_string_equal(n.allow[1], "fd00::/8");
+	assert_string_equal(n.deny[0], "192.0.2.7/32");
 	assert_string_equal(n.nameservers[0], "127.0.0.53");
 	assert_string_equal(n.limits[1], "bytes-up-per-s=0");
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
@@ -248,6 +251,7 @@ static void test_net_options(void **state)
 		many[0].allow[i] = "10.1.0.0/16";
 		many[1].nameserver[i] = "127.0.0.53";
 		many[2].limit[i] = "connections=9";
+		many[3].deny[i] = "192.0.2.7/32";
 	}
 	for (size_t i = 0; i < ARRAY_LEN(many); i++)
 		assert_int_equal(up_net_options(&c, &many[i], &n), 2);

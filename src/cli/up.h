@@ -62,10 +62,10 @@ void up_front_free(struct up_front *f);
  * ones with a zone are left out.
  */
 void up_nameservers(const char *text, struct conf_network *ret);
-/* --net-allow, --nameserver, --net-limit: lists that end with NULL. */
+/* --net-allow, --net-deny, --nameserver, --net-limit: lists that end with NULL. */
 struct up_net_strings {
-	const char *allow[CLI_REPEAT_MAX + 1], *nameserver[CLI_REPEAT_MAX + 1],
-		*limit[CLI_REPEAT_MAX + 1];
+	const char *allow[CLI_REPEAT_MAX + 1], *deny[CLI_REPEAT_MAX + 1],
+		*nameserver[CLI_REPEAT_MAX + 1], *limit[CLI_REPEAT_MAX + 1];
 };
 /* 0, or the exit code: it was said on stderr. */
 int up_net_options(struct cli *c, const struct up_net_strings *s, struct conf_network *ret);

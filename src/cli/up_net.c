@@ -1,6 +1,6 @@
 /*
- * What the sandboxes' gateways may reach and use: ranges that the operator opens, name servers,
- * limits.
+ * What the sandboxes' gateways may reach and use: ranges that the operator opens and closes, name
+ * servers, limits.
  */
 #include <fcntl.h>
 #include "base/alloc.h"
@@ -11,6 +11,7 @@
 
 #define RESOLV_CONF "/etc/resolv.conf"
 #define RESOLV_CONF_MAX 65536
+#define RANGE "a range like 10.1.0.0/16, with no bits set behind its prefix"
 
 /* The texts of an option, each in the form that the configuration has. */
 static int net_list(struct cli *c, const char *option, const char *const *texts,
@@ -29,9 +30,11 @@ static int net_list(struct cli *c, const char *option, const char *const *texts,
 
 int up_net_options(struct cli *c, const struct up_net_strings *s, struct conf_network *ret)
 {
-	int r = net_list(c, "--net-allow", s->allow, conf_cidr, ret->allow, CONF_NET_ALLOW_MAX,
-			 "a range like 10.1.0.0/16, with no bits set behind its prefix");
+	int r = net_list(c, "--net-allow", s->allow, conf_cidr, ret->allow, CONF_NET_ALLOW_MAX, RANGE);
 
+	if (r == 0)
+		r = net_list(c, "--net-deny", s->deny, conf_cidr, ret->deny, CONF_NET_DENY_MAX,
+			     RANGE);
 	if (r == 0)
 		r = net_list(c, "--nameserver", s->nameserver, conf_ip_address, ret->nameservers,
 			     CONF_NAMESERVERS_MAX, "a numeric address");
@@ -41,7 +44,7 @@ int up_net_options(struct cli *c, const struct up_net_strings *s, struct conf_ne
 	return r;
 }
 
-/* What can be opened and what limits there are is the gateway's own. */
+/* What can be opened and what limits there are is the gateway's own. Any range can be closed. */
 int up_net_check(const struct up_options *o, struct err *e)
 {
 	autofree char *program = x_asprintf("%s/netgtw", o->lib_dir);

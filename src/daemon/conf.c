@@ -192,6 +192,8 @@ static const struct conf_list {
 } conf_lists[] = {
 	{ "allow", offsetof(struct conf_network, allow), CONF_NET_ALLOW_MAX, conf_cidr,
 	  "a range like 10.1.0.0/16 or fd00:1::/32, without bits behind its prefix" },
+	{ "deny", offsetof(struct conf_network, deny), CONF_NET_DENY_MAX, conf_cidr,
+	  "a range like 192.0.2.7/32 or 2001:db8::/32, without bits behind its prefix" },
 	{ "nameservers", offsetof(struct conf_network, nameservers), CONF_NAMESERVERS_MAX,
 	  conf_ip_address, "a numeric address" },
 	{ "limits", offsetof(struct conf_network, limits), CONF_NET_LIMITS_MAX, conf_limit,

@@ -10,16 +10,16 @@
  *	  "api_listen": "tcp:127.0.0.1:4983", "domain": "localhost:4983",
  *	  "origins": "https://console.example", "max_sandboxes": 64,
  *	  "plain_http": "loopback", "tls_listen": "tcp:0.0.0.0:443",
- *	  "network": { "allow": ["10.1.0.0/16"], "nameservers": ["192.0.2.53"],
- *	               "limits": ["connections=1000"] } }
+ *	  "network": { "allow": ["10.1.0.0/16"], "deny": ["192.0.2.7/32"],
+ *	               "nameservers": ["192.0.2.53"], "limits": ["connections=1000"] } }
  *
  * `tls_listen` (may be missing): HTTPS for clients, with key and chain in STATE/keys/api/tls.pem, which
  * `space up` keeps up to date. `plain_http` (may be missing): "anywhere" lets api_listen be another
  * address than one of this machine's loopback.
  *
  * `network` (may be missing) is for the sandboxes' gateways: ranges that the operator opens
- * although the platform's floor closes them, where names are asked for, and what each may use
- * (`netgtw --limit`).
+ * although the platform's floor closes them, others that he closes, where names are asked for, and
+ * what each may use (`netgtw --limit`).
  *
  * Instance names: ^[a-z][a-z0-9]{0,11}$ (they become part of interface names: IFNAMSIZ).
  */
@@ -38,6 +38,7 @@ enum conf_user { CONF_USER_API, CONF_USER_CTL, CONF_USER_NODE, CONF_USER_SBX, CO
 extern const char *const conf_user_names[CONF_USER_COUNT];
 
 #define CONF_NET_ALLOW_MAX 16
+#define CONF_NET_DENY_MAX 16
 #define CONF_NAMESERVERS_MAX 3       /* as resolv.conf(5) */
 #define CONF_NET_LIMITS_MAX 16
 #define CONF_NET_TEXT_MAX 50         /* the longest: an IPv6 address, "/128" and the final NUL */
@@ -45,6 +46,7 @@ extern const char *const conf_user_names[CONF_USER_COUNT];
 /* Addresses in inet_ntop(3)'s form. Lists end with "" when they are not full. */
 struct conf_network {
 	char allow[CONF_NET_ALLOW_MAX][CONF_NET_TEXT_MAX];          /* "10.1.0.0/16", "fd00:1::/32" */
+	char deny[CONF_NET_DENY_MAX][CONF_NET_TEXT_MAX];
 	char nameservers[CONF_NAMESERVERS_MAX][CONF_NET_TEXT_MAX];  /* addresses without port: 53 */
 	char limits[CONF_NET_LIMITS_MAX][CONF_NET_TEXT_MAX];        /* "connections=1000" */
 };

@@ -40,6 +40,7 @@ static const struct conf good = {
 	.origins = "https://a.example http://b.example:8080",
 	.max_sandboxes = 64,
 	.network = { .allow = { "10.1.0.0/16", "fd00:1::/32" },
+		     .deny = { "192.0.2.7/32" },
 		     .nameservers = { "127.0.0.53", "2001:db8::53" },
 		     .limits = { "connections=9" } },
 };
@@ -149,6 +150,7 @@ static const struct { const char *from, *to, *says; } strict_rows[] = {
 	{ "fd00:1::/32", "fd00:1::1/32", "network.allow must have" },
 	{ "fd00:1::/32", "fd00:1::/129", "network.allow must have" },
 	{ "\"10.1.0.0/16\"", "1", "network.allow must have" },
+	{ "192.0.2.7/32", "192.0.2.7", "network.deny must have" },
 	{ "127.0.0.53", "fe80::1%lo", "network.nameservers must have" },
 	{ "connections=9", "connections", "network.limits must have" },
 	{ "connections=9", "connections=x", "network.limits must have" },

@@ -107,10 +107,10 @@ bool floor_inside(const struct addr *a, struct addr *ret)
 	return true;
 }
 
-static bool allowed(const struct addr *a, const struct floor_allow *allow)
+static bool in_ranges(const struct addr *a, const struct floor_ranges *l)
 {
-	for (size_t i = 0; allow && i < allow->n; i++) {
-		const struct floor_range *r = &allow->r[i];
+	for (size_t i = 0; i < l->n; i++) {
+		const struct floor_range *r = &l->r[i];
 
 		if (r->a.family == a->family && prefix_eq(a->ip, r->a.ip, r->bits))
 			return true;
@@ -127,17 +127,22 @@ static const struct floor_row *row_of(const struct addr *a)
 	return NULL;
 }
 
-const char *floor_check(const struct addr *a, const struct floor_allow *allow)
+const char *floor_check(const struct addr *a, const struct floor *f)
 {
+	static const struct floor none;
 	const struct floor_row *row = row_of(a);
 	struct addr v4;
 
+	if (!f)
+		f = &none;
 	if (a->family != 4 && a->family != 6)
 		return "of no known family";
-	if (row && (row->for_good || !allowed(a, allow)))
+	if (in_ranges(a, &f->deny))
+		return "closed by the operator";
+	if (row && (row->for_good || !in_ranges(a, &f->allow)))
 		return row->what;
-	if (floor_inside(a, &v4) && row_of(&v4))
-		return "private, inside an IPv6 address";
+	if (floor_inside(a, &v4) && (row_of(&v4) || in_ranges(&v4, &f->deny)))
+		return "closed, inside an IPv6 address";
 	if (!row && a->family == 6 && !row_has(&floor_global, a) && !row_has(&floor_nat64, a))
 		return "reserved";
 	return NULL;
@@ -164,10 +169,10 @@ bool floor_has(const struct floor_range *r)
 	       !overlap(r, &floor_nat64);
 }
 
-int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e)
+static int range_parse(const char *cidr, struct floor_range *ret, struct err *e)
 {
 	const char *slash = strchr(cidr, '/');
-	struct floor_range r;
+	struct floor_range r = { 0 };
 	char text[ADDR_TEXT_MAX];
 	uint64_t bits;
 
@@ -179,14 +184,36 @@ int floor_allow_add(struct floor_allow *allow, const char *cidr, struct err *e)
 	    str_to_u64(slash + 1, r.a.family == 4 ? 32 : 128, &bits) < 0)
 		return err_set(e, -EINVAL, "%.60s is no range such as 10.1.0.0/16.", cidr);
 	r.bits = (uint8_t)bits;
-	for (size_t i = 0; i < ARRAY_LEN(floor_rows); i++) {
-		if (floor_rows[i].for_good && overlap(&r, &floor_rows[i]))
-			return err_set(e, -EINVAL,
-				       "%.60s holds addresses (%s) that cannot be opened.", cidr,
-				       floor_rows[i].what);
-	}
-	if (allow->n == FLOOR_ALLOW_MAX)
-		return err_set(e, -ENOSPC, "At most %d ranges can be opened.", FLOOR_ALLOW_MAX);
-	allow->r[allow->n++] = r;
+	*ret = r;
 	return 0;
+}
+
+static int range_add(struct floor_ranges *l, const struct floor_range *r, struct err *e)
+{
+	if (l->n == FLOOR_RANGES_MAX)
+		return err_set(e, -ENOSPC, "There can be %d ranges at most.", FLOOR_RANGES_MAX);
+	l->r[l->n++] = *r;
+	return 0;
+}
+
+int floor_allow_add(struct floor *f, const char *cidr, struct err *e)
+{
+	struct floor_range r;
+	int n = range_parse(cidr, &r, e);
+
+	for (size_t i = 0; i < ARRAY_LEN(floor_rows) && n == 0; i++) {
+		if (floor_rows[i].for_good && overlap(&r, &floor_rows[i]))
+			n = err_set(e, -EINVAL,
+				    "%.60s holds addresses (%s) that cannot be opened.", cidr,
+				    floor_rows[i].what);
+	}
+	return n < 0 ? n : range_add(&f->allow, &r, e);
+}
+
+int floor_deny_add(struct floor *f, const char *cidr, struct err *e)
+{
+	struct floor_range r;
+	int n = range_parse(cidr, &r, e);
+
+	return n < 0 ? n : range_add(&f->deny, &r, e);
 }

@@ -60,37 +60,49 @@ static struct addr in_range(const struct floor_range *r, const uint8_t bits[16])
 	return a;
 }
 
-static void look_opened(const struct floor_allow *allow, const uint8_t bits[16])
+static void look_opened(const struct floor *f, const uint8_t bits[16])
 {
-	static const struct floor_allow none;
-	struct addr a = in_range(&allow->r[0], bits), v4;
-	const char *why = floor_check(&a, allow);
+	static const struct floor none;
+	const struct floor_range *r = &f->allow.r[0];
+	struct addr a = in_range(r, bits), v4;
+	const char *why = floor_check(&a, f);
 
 	/* What stays closed in a range that was opened: other forms of IPv4, and what is nobody's. */
 	assert(!why || (a.family == 6 && (floor_inside(&a, &v4) || str_eq(why, "reserved"))));
 	assert(floor_check(&a, &none) || !why);
 	/* The bit before its end is another one: outside of the range nothing is changed. */
-	a.ip[(allow->r[0].bits - 1) / 8] ^= 0x80 >> ((allow->r[0].bits - 1) % 8);
-	assert(floor_check(&a, &none) == floor_check(&a, allow));
+	a.ip[(r->bits - 1) / 8] ^= 0x80 >> ((r->bits - 1) % 8);
+	assert(floor_check(&a, &none) == floor_check(&a, f));
+}
+
+static void look_closed(const char *text, const uint8_t bits[16])
+{
+	struct floor f = { 0 };
+	struct addr a;
+
+	if (floor_deny_add(&f, text, NULL) < 0)
+		return;
+	a = in_range(&f.deny.r[0], bits);
+	assert(floor_check(&a, &f));
 }
 
 static void look_range(const char *text, const uint8_t bits[16])
 {
-	struct floor_allow allow = { .n = 0 };
+	struct floor f = { 0 };
 	char form[CONF_NET_TEXT_MAX];
 	struct err e = { 0 };
-	int r = floor_allow_add(&allow, text, &e);
+	int r = floor_allow_add(&f, text, &e);
 
-	assert((r == 0) == (allow.n == 1) && (r == 0 || (e.num < 0 && e.text[0])));
+	assert((r == 0) == (f.allow.n == 1) && (r == 0 || (e.num < 0 && e.text[0])));
 	if (r == 0)
-		look_opened(&allow, bits);
+		look_opened(&f, bits);
 	/* The configuration takes fewer: no bits behind the prefix. */
 	if (conf_cidr(form, text) < 0)
 		return;
 	assert(r == 0 || strstr(e.text, "cannot be opened"));
-	assert(floor_allow_add(&allow, form, NULL) == r);
-	assert(r < 0 || (addr_eq(&allow.r[0].a, &allow.r[1].a) &&
-			 allow.r[0].bits == allow.r[1].bits));
+	assert(floor_allow_add(&f, form, NULL) == r);
+	assert(r < 0 || (addr_eq(&f.allow.r[0].a, &f.allow.r[1].a) &&
+			 f.allow.r[0].bits == f.allow.r[1].bits));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -108,6 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		look_address(text);
 		break;
 	default:
+		look_closed(text, data + 1);
 		look_range(text, data + 1);
 		break;
 	}

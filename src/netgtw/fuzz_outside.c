@@ -21,13 +21,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(&q, data, sizeof(q));
 	o.internet = size % 2 == 0;
-	if (o.allow.n == 0)
-		floor_allow_add(&o.allow, "10.1.0.0/16", NULL);
+	if (o.floor.allow.n == 0)
+		floor_allow_add(&o.floor, "10.1.0.0/16", NULL);
 	q.kind = OUT_CHECK;
 	outside_answer(&o, &q, size % 3 == 0, &rep, &fd);
 	assert(fd == -1 && rep.id == q.id && rep.answer < OUT_ANSWER_COUNT);
 	if (rep.answer == OUT_OK)
 		assert(o.internet && (q.addr.family == 4 || q.addr.family == 6) &&
-		       !floor_check(&q.addr, &o.allow));
+		       !floor_check(&q.addr, &o.floor));
 	return 0;
 }

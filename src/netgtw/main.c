@@ -94,7 +94,12 @@ static int opt_nameserver(struct options *o, const char *v, struct err *e)
 
 static int opt_allow(struct options *o, const char *v, struct err *e)
 {
-	return floor_allow_add(&o->outside.allow, v, e);
+	return floor_allow_add(&o->outside.floor, v, e);
+}
+
+static int opt_deny(struct options *o, const char *v, struct err *e)
+{
+	return floor_deny_add(&o->outside.floor, v, e);
 }
 
 static const struct {
@@ -104,7 +109,7 @@ static const struct {
 	{ "role", opt_role },	  { "sandbox", opt_sandbox },	{ "generation", opt_generation },
 	{ "peer-uid", opt_peer }, { "root-key", opt_key },	{ "worker", opt_worker },
 	{ "limit", opt_limit },	  { "internet", opt_internet }, { "nameserver", opt_nameserver },
-	{ "allow", opt_allow },
+	{ "allow", opt_allow },	  { "deny", opt_deny },
 };
 
 static int usage(void)
@@ -114,8 +119,9 @@ static int usage(void)
 		"                   [--worker UUID] [--limit NAME=VALUE]\n"
 		"       netgtw --role inside --sandbox ID\n"
 		"       netgtw --role outside --sandbox ID --internet yes|no [--nameserver ADDRESS]\n"
-		"                   [--allow CIDR]\n"
-		"       netgtw --role check [--allow CIDR] [--limit NAME=VALUE]   (0: it takes them)\n"
+		"                   [--allow CIDR] [--deny CIDR]\n"
+		"       netgtw --role check [--allow CIDR] [--deny CIDR] [--limit NAME=VALUE]\n"
+		"                   (0: it takes them)\n"
 		"Descriptors from 3 on as node-manager sets them up.\n";
 
 	fputs(text, stderr);

@@ -112,7 +112,7 @@ static uint32_t outside_check(struct outside *o, const struct addr *a)
 
 	if (a->family == 4 && memcmp(a->ip + 4, zero, sizeof(zero)) != 0)
 		return OUT_FLOOR;
-	if (floor_check(a, &o->allow))
+	if (floor_check(a, &o->floor))
 		return OUT_FLOOR;
 	if (floor_inside(a, &v4))
 		inside = outside_route(o, &v4);

@@ -14,7 +14,7 @@ struct outside {
 	bool internet;
 	struct addr nameservers[GTW_NAMESERVERS_MAX];
 	size_t n_nameservers;
-	struct floor_allow allow;
+	struct floor floor;
 	struct { int fd; bool made; uint32_t asked; } routes;        /* rtnetlink */
 };
 

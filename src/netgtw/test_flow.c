@@ -350,10 +350,11 @@ static void test_no_internet(void **state)
 	json_decref(log);
 }
 
-static void test_opened_range(void **state)
+static void test_ranges(void **state)
 {
 	static const char *const args[] = { "--internet", "yes",	 "--allow", "10.1.0.0/16",
-					    "--allow",	  "9.9.10.1/32", NULL };
+					    "--allow",	  "9.9.10.1/32", "--deny", "8.8.8.0/24",
+					    NULL };
 	struct rig_conf c = { .program = netgtw_path, .outside_args = args };
 	int a, b;
 
@@ -364,6 +365,8 @@ static void test_opened_range(void **state)
 	refused("10.2.2.3", 80);
 	/* The node itself stays closed. */
 	refused("9.9.10.1", 80);
+	refused("8.8.8.8", 80);
+	refused("64:ff9b::808:808", 80);
 }
 
 static void test_limits(void **state)
@@ -625,10 +628,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_reset),	    cmocka_unit_test(test_server_refuses),
 		cmocka_unit_test(test_stall),	    cmocka_unit_test(test_floor),
 		cmocka_unit_test(test_log),	    cmocka_unit_test(test_not_open),
-		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_opened_range),
+		cmocka_unit_test(test_no_internet), cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
-		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_bandwidth_is_shared), cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
+		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_bandwidth_is_shared),
+		cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
 		cmocka_unit_test(test_early_end), cmocka_unit_test(test_death),
 	};
 

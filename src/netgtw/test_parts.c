@@ -24,11 +24,11 @@ static struct addr addr(const char *text)
 	return a;
 }
 
-static bool closed(const char *text, const struct floor_allow *allow)
+static bool closed(const char *text, const struct floor *f)
 {
 	struct addr a = addr(text);
 
-	return floor_check(&a, allow) != NULL;
+	return floor_check(&a, f) != NULL;
 }
 
 /* The first and the last of each range, and their neighbours outside. */
@@ -87,7 +87,7 @@ static void test_floor_allow(void **state)
 		"::ffff:10.0.0.0/104", "ff00::/8",
 		"64:ff9b:1::/48", "2001::/32", "fd00::/129",
 	};
-	struct floor_allow a = { .n = 0 };
+	struct floor a = { 0 };
 	struct err e;
 
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
@@ -95,7 +95,7 @@ static void test_floor_allow(void **state)
 		if (floor_allow_add(&a, bad[i], &e) != -EINVAL || !e.text[0])
 			fail_msg("%s was taken", bad[i]);
 	}
-	assert_int_equal(a.n, 0);
+	assert_int_equal(a.allow.n, 0);
 	assert_int_equal(floor_allow_add(&a, "10.1.0.0/16", NULL), 0);
 	assert_int_equal(floor_allow_add(&a, "169.254.169.254/32", NULL), 0);
 	assert_int_equal(floor_allow_add(&a, "fd12::/16", NULL), 0);
@@ -109,9 +109,33 @@ static void test_floor_allow(void **state)
 	assert_true(closed("::ffff:10.1.0.1", &a));
 	assert_true(closed("64:ff9b::10.1.0.1", &a));
 	assert_true(closed("fd12::5efe:192.168.0.1", &a));
-	for (int i = 3; i < FLOOR_ALLOW_MAX; i++)
+	for (int i = 3; i < FLOOR_RANGES_MAX; i++)
 		assert_int_equal(floor_allow_add(&a, "10.1.0.0/16", NULL), 0);
 	assert_int_equal(floor_allow_add(&a, "10.1.0.0/16", NULL), -ENOSPC);
+}
+
+static void test_floor_deny(void **state)
+{
+	struct floor f = { 0 };
+
+	assert_int_equal(floor_deny_add(&f, "8.8.8.0/24", NULL), 0);
+	assert_int_equal(floor_deny_add(&f, "2600:1::/32", NULL), 0);
+	assert_int_equal(floor_deny_add(&f, "10.1.2.0/24", NULL), 0);
+	assert_int_equal(floor_allow_add(&f, "10.1.0.0/16", NULL), 0);
+	assert_true(closed("8.8.8.8", &f));
+	assert_false(closed("8.8.4.4", &f));
+	assert_true(closed("2600:1::1", &f));
+	assert_false(closed("2600:2::1", &f));
+	/* In every spelling, and also of what was opened. */
+	assert_true(closed("64:ff9b::8.8.8.8", &f));
+	assert_true(closed("2002:808:808::1", &f));
+	assert_true(closed("2600:2::5efe:8.8.8.8", &f));
+	assert_true(closed("10.1.2.3", &f));
+	assert_false(closed("10.1.3.3", &f));
+	assert_int_equal(floor_deny_add(&f, "8.8.8.8", NULL), -EINVAL);
+	for (int i = 3; i < FLOOR_RANGES_MAX; i++)
+		assert_int_equal(floor_deny_add(&f, "0.0.0.0/0", NULL), 0);
+	assert_int_equal(floor_deny_add(&f, "8.8.8.0/24", NULL), -ENOSPC);
 }
 
 static void test_bucket(void **state)
@@ -443,7 +467,7 @@ static void test_reverse_negative(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_floor),	 cmocka_unit_test(test_floor_allow),
+		cmocka_unit_test(test_floor),	 cmocka_unit_test(test_floor_allow), cmocka_unit_test(test_floor_deny),
 		cmocka_unit_test(test_bucket),	 cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_log),	 cmocka_unit_test(test_question),
 		cmocka_unit_test(test_answer),	 cmocka_unit_test(test_compression),

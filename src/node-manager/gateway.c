@@ -26,7 +26,7 @@
 #include "node-manager/sockets.h"
 
 #define GATEWAY_POLL_MS 1
-#define GATEWAY_ARGS_MAX 64
+#define GATEWAY_ARGS_MAX 96
 #define GATEWAY_ROOT_FILE_MAX 128
 
 struct gateway {
@@ -128,16 +128,19 @@ static void add_limits(struct gateway_args *a, const struct conf_network *n)
 		add_option(a, "--limit", n->limits[i]);
 }
 
-/* What the operator allows is for outside alone, which has the last word. */
+/* What the operator allows and denies is for outside alone, which has the last word. */
 static void add_network(struct gateway_args *a, const struct conf_network *n, bool internet)
 {
-	_Static_assert(2 * (8 + CONF_NAMESERVERS_MAX + CONF_NET_ALLOW_MAX) < GATEWAY_ARGS_MAX,
+	_Static_assert(2 * (8 + CONF_NAMESERVERS_MAX + CONF_NET_ALLOW_MAX + CONF_NET_DENY_MAX) <
+			       GATEWAY_ARGS_MAX,
 		       "room for all");
 	add_option(a, "--internet", internet ? "yes" : "no");
 	for (size_t i = 0; i < CONF_NAMESERVERS_MAX && n->nameservers[i][0]; i++)
 		add_option(a, "--nameserver", n->nameservers[i]);
 	for (size_t i = 0; i < CONF_NET_ALLOW_MAX && n->allow[i][0]; i++)
 		add_option(a, "--allow", n->allow[i]);
+	for (size_t i = 0; i < CONF_NET_DENY_MAX && n->deny[i][0]; i++)
+		add_option(a, "--deny", n->deny[i]);
 }
 
 static int step_jail(struct gateway *g, struct err *e)

@@ -35,7 +35,8 @@ LAN4, LAN6 = "10.66.0.1", "fd66::1"                          # the node's addres
 WEB4, WEB6 = "9.9.20.80", "2a10:9999:20::80"                 # any server: every port of servers.py listens at every address
 DNS4, DNS6, OTHER_DNS4, OTHER_DNS6 = "9.9.20.53", "2a10:9999:20::53", "9.9.20.54", "2a10:9999:20::54"
 VOID4 = "9.9.99.9"                                           # nothing comes back from there
-OPENED4, OPENED6 = "10.77.0.0/16", "fd77::/16"               # what the operator of NetNode has opened
+OPENED4, OPENED6 = "10.77.0.0/16", "fd77::/16"               # what the operator of NetNode has opened,
+DENIED4, DENIED6 = "9.9.77.0/24", "2a10:9999:77::/48"        # and closed
 HTTP, ECHO, CUT = 80, 7, 9                                   # the servers' ports
 DATABASE = 5432                                              # listens on the node's machine
 BLOCK = 1 << 20
@@ -236,10 +237,10 @@ class Internet:
 class NetNode(harness.Node):
     """A node on the internet's node machine: its programs, and the tests' calls of them, run there."""
 
-    def __init__(self, internet, nameservers=(DNS4, DNS6), allow=(OPENED4, OPENED6), limits=(), **kw):
+    def __init__(self, internet, nameservers=(DNS4, DNS6), allow=(OPENED4, OPENED6), deny=(DENIED4, DENIED6), limits=(), **kw):
         super().__init__(**kw)
         self.internet = internet
-        self.more = [w for option, values in (("--nameserver", nameservers), ("--net-allow", allow), ("--net-limit", limits)) for a in values for w in (option, a)]
+        self.more = [w for option, values in (("--nameserver", nameservers), ("--net-allow", allow), ("--net-deny", deny), ("--net-limit", limits)) for a in values for w in (option, a)]
 
     def up(self, *more, **kw):
         with self.internet.inside():

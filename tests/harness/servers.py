@@ -50,6 +50,7 @@ ZONE = {
     "mixed": {A: ["10.1.2.3", "9.9.20.80", "169.254.169.254"], AAAA: ["fd00::1", "2a10:9999:20::80", "::ffff:10.1.2.3"]},
     "private": {A: ["10.1.2.3"], AAAA: ["fd00::1"]},
     "opened": {A: ["10.77.1.2"], AAAA: ["fd77::1"]},
+    "denied": {A: ["9.9.77.1", "9.9.20.80"], AAAA: ["2a10:9999:77::1"]},
     "chain": {CNAME: "chain2.net.test"}, "chain2": {CNAME: "chain3.net.test"}, "chain3": {CNAME: "private.net.test"},
     "loop": {CNAME: "loop2.net.test"}, "loop2": {CNAME: "loop.net.test"},
 }
