@@ -1,6 +1,7 @@
 """Every limit of a sandbox's network, seen by a program in the sandbox, on a node where they are low (docs/network.md, "Limits"; S-3)."""
 
 import json
+import select
 import socket
 import subprocess
 import time
@@ -9,7 +10,7 @@ import unittest
 from harness import internet, node
 
 LIMITS = {"connections": 5, "connections-per-s": 4, "dials": 3, "bytes-up-per-s": 100_000, "bytes-down-per-s": 300_000,
-          "dns-per-s": 2, "dns-pending": 2, "dns-tcp": 2, "leases": 2}
+          "dns-per-s": 2, "dns-pending": 2, "dns-tcp": 2, "leases": 4, "lease-dials": 2}
 REFILL_S = 2.2                                               # both buckets hold what two seconds bring
 
 # What each order of a test begins with: a connection's answer is a byte, or how it was refused.
@@ -105,7 +106,7 @@ print(json.dumps([said, one(port=22)[1]]))
 
     def test_dials(self):
         """Where nobody answers, some may wait; the next one is reset, also one that would be answered, until their time is over."""
-        box = NODE.create()                                  # they wait for 30 s, whatever the program does: in nobody's way
+        box = NODE.create()                                  # one of them waits for 30 s: in nobody's way
         self.addCleanup(NODE.kill, box)
         silent, other, waited, later = self.run_in_guest("""
 waiting = [dial(VOID4, 80) for _ in range(3)]
@@ -120,6 +121,20 @@ print(json.dumps(r + [last]))
         self.assertEqual((silent, other, waited, later), ("ECONNRESET", "ECONNRESET", "ECONNRESET", "x"))
         for address, port in ((internet.VOID4, 80), (internet.WEB4, 7)):
             self.logged(box=box, address=address, port=port)
+
+    def test_dials_that_are_given_up(self):
+        """A program that ends while it waits does not hold its place for as long as an address has to answer."""
+        box = NODE.create()
+        self.addCleanup(NODE.kill, box)
+        self.run_in_guest("""
+waiting = [dial(VOID4, 80) for _ in range(3)]
+for s in waiting: s.sendall(b"x")
+waiting[0].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+waiting[0].close()
+print("0")
+""", box)
+        dials = lambda: NODE.api("GET", f"/v1/sandboxes/{box}/net/stats").json()["counters"]["dials_open"]
+        node.wait_for("the end of the dials of a program that has ended", lambda: dials() == 0, 15)
 
     def test_bandwidth_both_ways(self):
         """What is more waits, and comes whole. Nothing is said of how fast it is, only that it is not faster."""
@@ -171,8 +186,8 @@ print(json.dumps([fast, later, waiting, r]))
                                       env=NODE.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         try:
             self.assertEqual(server.stdout.readline(), "listens\n")
-            tunnels = [self.tunnel() for _ in range(3)]
-            self.assertEqual([status for _, status in tunnels], [101, 101, 429])
+            tunnels = [self.tunnel() for _ in range(5)]
+            self.assertEqual([status for _, status in tunnels], [101] * 4 + [429])
             for s, _ in tunnels[1:]:
                 s.close()
             node.wait_for("a stream after another's end", lambda: self.tunnel()[1] == 101, 10)
@@ -182,13 +197,44 @@ print(json.dumps([fast, later, waiting, r]))
             server.wait()
             server.stdout.close()
 
-    def tunnel(self):
+    def test_streams_that_wait_for_the_guest(self):
+        """A server that takes nobody: behind the first one its kernel leaves connections without an answer. So many wait, the next is told at once."""
+        with NET.inside():
+            server = subprocess.Popen([node.SPACE, "exec", "-i", BOX, "--", "python3", "-u", "-c",
+                                       "import socket\ns=socket.socket();s.bind(('',8081));s.listen(0);print('listens');input()\n"
+                                       "kept=[]\nwhile 1: kept.append(s.accept())"],
+                                      env=NODE.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertEqual(server.stdout.readline(), "listens\n")
+            self.assertEqual(self.tunnel(8081)[1], 101)
+            waiting = [self.ask_for_tunnel(8081) for _ in range(3)]
+            told, _, _ = select.select(waiting, [], [], 20)
+            self.assertEqual([status(s) for s in told], [429])
+            self.assertEqual([status(s) for s in waiting if s not in told], [504, 504])
+            server.stdin.write("\n")
+            server.stdin.flush()
+            node.wait_for("a stream when the server takes them", lambda: self.tunnel(8081)[1] == 101, 10)
+        finally:
+            server.kill()
+            server.wait()
+            server.stdin.close()
+            server.stdout.close()
+
+    def ask_for_tunnel(self, port):
         with NET.inside():
             s = socket.create_connection(("127.0.0.1", NODE.port), 20)
         self.addCleanup(s.close)
-        s.sendall(f"GET /v1/sandboxes/{BOX}/ports/8080/tunnel HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {NODE.key()}\r\n"
+        s.sendall(f"GET /v1/sandboxes/{BOX}/ports/{port}/tunnel HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {NODE.key()}\r\n"
                   "Connection: Upgrade\r\nUpgrade: space-tunnel\r\n\r\n".encode())
-        return s, int(s.recv(4096).split()[1])
+        return s
+
+    def tunnel(self, port=8080):
+        s = self.ask_for_tunnel(port)
+        return s, status(s)
+
+
+def status(s):
+    return int(s.recv(4096).split()[1])
 
 
 if __name__ == "__main__":
