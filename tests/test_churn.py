@@ -23,7 +23,7 @@ def rounds(test, n, count, warm_up=WARM_UP):
         n.kill(box)
     test.assertEqual(memory.kernel_objects(n), objects)
     # Keep-alive connections and idle workers come and go; the bound is far below one descriptor a round.
-    node.wait_for("descriptors are back", lambda: all(v <= descriptors[d] + 2 for d, v in memory.descriptors(n).items()), 20)
+    node.wait_for("descriptors are back", lambda: all(v <= descriptors[d] + 2 for d, v in memory.descriptors(n).items()))
     after = memory.daemons_pss(n)
     for d in pss:
         test.assertLess(after[d] - pss[d], PSS_GROWTH_KIB, f"{d} grew from {pss[d]} to {after[d]} KiB in {count} rounds")
@@ -83,7 +83,7 @@ class Churn(unittest.TestCase):
             t.join()
             if made[0].status == 201:
                 self.node.api("DELETE", f"/sandboxes/{made[0].json()['sandboxID']}")
-        node.wait_for("nothing is left", lambda: memory.kernel_objects(self.node) == before, 30)
+        node.wait_for("nothing is left", lambda: memory.kernel_objects(self.node) == before)
 
     def test_stop_and_start_rounds(self):
         box = self.node.create()

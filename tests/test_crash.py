@@ -99,7 +99,7 @@ class Daemons(Base):
         boot = self.boot_id(box)
         for d in node.DAEMONS:
             os.kill(self.node.pid_of(d), signal.SIGKILL)
-        node.wait_for("it answers", lambda: walk.answers(self.node, box), 30)
+        node.wait_for("it answers", lambda: walk.answers(self.node, box))
         self.assertEqual(self.boot_id(box), boot)
         self.attach(box, pid).close()
 
@@ -108,7 +108,7 @@ class Daemons(Base):
         _, pid = self.running_command(box)
         boot, vmm = self.boot_id(box), self.node.record(box)["vmm_pid"]
         os.kill(self.node.up_pid(), signal.SIGKILL)
-        node.wait_for("the daemons have ended", lambda: not any(self.node.pid_of(d) for d in node.DAEMONS), 15)
+        node.wait_for("the daemons have ended", lambda: not any(self.node.pid_of(d) for d in node.DAEMONS))
         self.assertTrue(alive(vmm), "the sandbox ended with `up`")
         self.node.up()
         self.assertEqual(self.node.state_of(box), "running")
@@ -127,7 +127,7 @@ class Processes(Base):
         s = connect.start(self.node, box, "/bin/sleep", "1000")
         s.next()
         action()
-        node.wait_for("it is stopped", lambda: self.node.state_of(box) == "stopped", 30)
+        node.wait_for("it is stopped", lambda: self.node.state_of(box) == "stopped")
         detail = self.node.detail(box)
         self.assertTrue(detail["reason"])
         if event:
@@ -211,7 +211,7 @@ class Processes(Base):
         self.node.sh(box, "echo kept > ~/file; sync")
         boot, generation = self.boot_id(box), self.node.detail(box)["generation"]
         self.trigger(box, "b")()
-        node.wait_for("the next generation runs", lambda: (lambda d: d["generation"] == generation + 1 and d["state"] == "running")(self.node.detail(box)), 60)
+        node.wait_for("the next generation runs", lambda: (lambda d: d["generation"] == generation + 1 and d["state"] == "running")(self.node.detail(box)))
         self.assertEqual(self.node.sh(box, "cat ~/file"), "kept\n")
         self.assertNotEqual(self.boot_id(box), boot)
         self.assertIn("guest-reboot", self.events(box))

@@ -146,7 +146,7 @@ class Routes(Base):
         box, said = self.ids[0], f"said-{self.mark}"
         self.assertEqual(connect.run(self.node, box, f"printf '{said} \\033[2J one\\n' > /dev/console", user="root")[1], 0)
         found = lambda: [e for e in self.get(f"/v2/sandboxes/{box}/logs?search={said}")["logs"]]
-        node.wait_for("the line", lambda: len(found()) == 1, 15)
+        node.wait_for("the line", lambda: len(found()) == 1)
         first = found()[0]
         self.assertEqual(first["message"], f"{said} \x1b[2J one")
         self.assertEqual((first["level"], first["fields"]["source"]), ("info", "console"))
@@ -158,7 +158,7 @@ class Routes(Base):
         # What comes later is behind a cursor of now.
         start = int(parse(first["timestamp"]).timestamp() * 1000) + 1
         self.assertEqual(connect.run(self.node, box, f"printf '{said} two\\n' > /dev/console", user="root")[1], 0)
-        node.wait_for("the next line", lambda: any(said in l["line"] for l in self.get(f"/sandboxes/{box}/logs?start={start}")["logs"]), 15)
+        node.wait_for("the next line", lambda: any(said in l["line"] for l in self.get(f"/sandboxes/{box}/logs?start={start}")["logs"]))
         old = self.get(f"/sandboxes/{box}/logs?start={start}")
         self.assertEqual([json.loads(l["line"])["message"] for l in old["logs"] if said in l["line"]], [f"{said} two"])
         self.assertEqual(len(old["logs"]), len(old["logEntries"]))
@@ -288,7 +288,7 @@ class Once(Base):
         box = made[0].json()["sandboxID"]
         self.assertEqual([b["sandboxID"] for b in self.get(f"/sandboxes?metadata=mark%3D{self.mark}")], [box])
         self.node.kill_daemon("space-api")
-        node.wait_for("space-api is back", lambda: self.alive(), 20)
+        node.wait_for("space-api is back", lambda: self.alive())
         again = self.create(headers={"Idempotency-Key": key}, **body)
         self.assertEqual((again.status, again.json()["sandboxID"]), (201, box))
         for other in ({**body, "timeout": 301}, {}):

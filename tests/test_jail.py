@@ -171,7 +171,7 @@ class Jail(unittest.TestCase):
             qmp.close()
             s = socket.socket(socket.AF_UNIX)
             path = f"{self.node.run}/sbx/{self.sandbox}.{self.generation}/bridge.sock"
-            node.wait_for("the bridge's place listens", lambda: s.connect_ex(path) == 0, 5)
+            node.wait_for("the bridge's place listens", lambda: s.connect_ex(path) == 0)
             i = intruder.Intruder(s)
         i.other = {"vmm": 3, "bridge": 2}[who]
         i.daemon = self.node.pid_of("sbx-manager")

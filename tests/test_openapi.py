@@ -122,7 +122,7 @@ class Document(unittest.TestCase):
         connect.run(self.node, box, "setsid python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 </dev/null & true", token=token)
         self.send(426, "GET", at + "/ports/8000/tunnel", code="upgrade-required")
         self.send(502, "GET", at + "/ports/8001/tunnel", headers=TUNNEL, code="port-closed")
-        node.wait_for("the server listens", lambda: self.client.send("GET", at + "/ports/8000/tunnel", headers=TUNNEL).status == 101, 60)
+        node.wait_for("the server listens", lambda: self.client.send("GET", at + "/ports/8000/tunnel", headers=TUNNEL).status == 101)
         self.assertTrue(self.send(200, "GET", at + "/net/log").json()["records"])
 
     def paused(self, box):
@@ -146,10 +146,10 @@ class Document(unittest.TestCase):
     def deleted(self, box):
         """Its time is over; space-control deletes it, and meanwhile nothing else can be done to it."""
         at = f"/v1/sandboxes/{box}"
-        self.node.failpoints("ops.delete.before-node delay 3000")
+        self.node.failpoints("ops.delete.before-node delay 6000")
         try:
             self.send(200, "POST", at + "/timeout", {"timeoutSeconds": 1})
-            node.wait_for("its time is over", lambda: self.send(200, "GET", at).json()["state"] == "deleting", 30)
+            node.wait_for("its time is over", lambda: self.send(200, "GET", at).json()["state"] == "deleting")
             for op in ("stop", "start", "connect"):
                 self.send(409, "POST", f"{at}/{op}", code="in-transition")
             self.assertEqual(self.send(204, "DELETE", at).body, b"")

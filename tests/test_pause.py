@@ -65,7 +65,7 @@ class Pause(unittest.TestCase):
 
     def count(self, box):
         # Between two numbers the file is empty for a moment.
-        return int(node.wait_for("a number", lambda: self.sh(box, "cat /tmp/count").strip(), 10))
+        return int(node.wait_for("a number", lambda: self.sh(box, "cat /tmp/count").strip()))
 
     def test_a_process_stands_still_and_goes_on(self):
         box = self.create(envVars={"MINE": "kept"})
@@ -74,7 +74,7 @@ class Pause(unittest.TestCase):
         was = self.sh(box, ident)
         s = connect.start(self.node, box, "/bin/bash", "-c", COUNT)
         s.next()
-        node.wait_for("it counts", lambda: (self.sh(box, "cat /tmp/count 2>/dev/null || echo 0").strip() or "0") != "0", 10)
+        node.wait_for("it counts", lambda: (self.sh(box, "cat /tmp/count 2>/dev/null || echo 0").strip() or "0") != "0")
         # The user's name of his machine is his.
         self.sh(box, "hostname mine", user="root")
         r = self.node.api("POST", f"/sandboxes/{box}/pause", raw=b"")
@@ -101,7 +101,7 @@ class Pause(unittest.TestCase):
         r = walk.patient(lambda: self.post(box, "connect", {"timeout": 600}))
         self.assertEqual(r.status, 201, r.body)
         first = self.count(box)
-        node.wait_for("it counts on", lambda: self.count(box) > first, 10)
+        node.wait_for("it counts on", lambda: self.count(box) > first)
         # The same execution: the numbers, the processes, what the guest knows of itself.
         after = self.node.detail(box)
         self.assertEqual((after["generation"], after["startedAt"]), (before["generation"], before["startedAt"]))
@@ -174,7 +174,7 @@ class Pause(unittest.TestCase):
         self.pause(box)
         r = self.post(box, "connect", {}, v2=True)
         self.assertEqual(r.status, 201)
-        self.assertTrue(90 < self.end(box) < 101, self.end(box))
+        self.assertTrue(51 < self.end(box) < 101, self.end(box))
         # Over: gone. Of one that was to be kept: paused, with what it was doing.
         keep = self.create(autoPause=True)
         s = connect.start(self.node, keep, "/bin/bash", "-c", COUNT)
@@ -183,14 +183,14 @@ class Pause(unittest.TestCase):
             self.assertEqual(self.post(b, "timeout", {"timeout": 0}).status, 204)
         # Whoever should see to it dies and comes again: nothing is lost.
         self.node.kill_daemon("space-control")
-        node.wait_for("one is gone", lambda: self.node.api("GET", f"/sandboxes/{box}").status == 404, 10)
-        node.wait_for("one is paused", lambda: self.node.state_of(keep) == "paused", 10)
+        node.wait_for("one is gone", lambda: self.node.api("GET", f"/sandboxes/{box}").status == 404)
+        node.wait_for("one is paused", lambda: self.node.state_of(keep) == "paused")
         with self.assertRaises((connect.StreamCut, OSError)):
             while s.next() is not None:
                 pass
         self.assertEqual(self.connect(keep).status, 201)
         first = self.count(keep)
-        node.wait_for("it counts on", lambda: self.count(keep) > first, 10)
+        node.wait_for("it counts on", lambda: self.count(keep) > first)
 
     def test_requests_wake_it(self):
         box = self.create(autoPause=True, autoResume={"enabled": True})
@@ -225,7 +225,7 @@ class Pause(unittest.TestCase):
             except TimeoutError:
                 return True
 
-        node.wait_for("nothing else gets any time", stuck, 20)
+        node.wait_for("nothing else gets any time", stuck)
         self.pause(box)
         self.assertEqual(self.node.state_of(box), "paused")
 
@@ -245,7 +245,7 @@ class Pause(unittest.TestCase):
         self.assertEqual(self.sh(box, "cat ~/file"), "kept\n")
         self.pause(box)
         os.kill(self.node.record(box)["vmm_pid"], signal.SIGKILL)
-        node.wait_for("it is stopped", lambda: self.node.state_of(box) == "stopped", 20)
+        node.wait_for("it is stopped", lambda: self.node.state_of(box) == "stopped")
         self.assertIn("crashed", self.node.detail(box)["reason"])
         self.assertIsNone(self.node.record(box))
         r = self.node.api("DELETE", f"/sandboxes/{box}")

@@ -159,7 +159,7 @@ class Rights(unittest.TestCase):
         self.node.sh(self.box, f"head -c {mib}M /dev/urandom > ~/block; sync; sudo fstrim /")
         full = used()
         self.node.sh(self.box, "rm ~/block; sync; sudo fstrim /")
-        node.wait_for("the blocks are free", lambda: used() <= full - mib + 8, 20)
+        node.wait_for("the blocks are free", lambda: used() <= full - mib + 8)
 
     def test_up_is_the_only_one_with_all_rights(self):
         s = fields(f"/proc/{self.node.up_pid()}/status")

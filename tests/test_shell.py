@@ -26,7 +26,7 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text)
 
-    def expect(self, text, seconds=30):
+    def expect(self, text, seconds=90):
         """Reads until `text` was seen; gives what came before and throws it away."""
         end = time.monotonic() + seconds
         while text not in self.text:

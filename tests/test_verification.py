@@ -31,7 +31,7 @@ class Verification(unittest.TestCase):
 
     def ask(self):
         """The status of one admission; the capability is fresh and right."""
-        return self.signer.api.forward(self.signer.make(self.box, acc="read"), timeout=20).status
+        return self.signer.api.forward(self.signer.make(self.box, acc="read")).status
 
     def logged_since(self, mark):
         return [line for line in self.node.log("sbx-manager")[mark:].splitlines()
@@ -40,9 +40,9 @@ class Verification(unittest.TestCase):
     def refused_with_a_reason(self):
         mark = len(self.node.log("sbx-manager"))
         token = self.signer.make(self.box, acc="read")
-        r = self.signer.api.forward(token, timeout=20)
+        r = self.signer.api.forward(token)
         self.assertGreaterEqual(r.status, 400, "it was let in")
-        node.wait_for("the reason in sbx-manager's log", lambda: self.logged_since(mark), 5)
+        node.wait_for("the reason in sbx-manager's log", lambda: self.logged_since(mark))
         return r
 
     def ends_in_order(self):
@@ -51,7 +51,7 @@ class Verification(unittest.TestCase):
             state = self.node.state_of(self.box)
             return state if state in ("running", "stopped") else None
 
-        state = node.wait_for("a settled state", settled, 30)
+        state = node.wait_for("a settled state", settled)
         if state == "stopped":
             self.assertTrue(self.node.detail(self.box).get("reason"), "stopped without a reason")
         self.node.space("start", self.box)
@@ -79,7 +79,7 @@ class Verification(unittest.TestCase):
         # node-manager reads its records when it starts.
         self.node.kill_daemon("node-manager")
         self.assertGreaterEqual(self.ask(), 400, "it was let in")
-        node.wait_for("it is not held for running", lambda: self.node.state_of(self.box) != "running", 20)
+        node.wait_for("it is not held for running", lambda: self.node.state_of(self.box) != "running")
         self.ends_in_order()
 
     def test_reused_pid_of_the_bridge(self):
@@ -185,7 +185,7 @@ class Verification(unittest.TestCase):
         s = connect.start(self.node, self.box, "/bin/sleep", "1000")
         s.next()
         os.kill(self.node.record(self.box)["bridge_pid"], signal.SIGKILL)
-        node.wait_for("it is stopped", lambda: self.node.state_of(self.box) == "stopped", 20)
+        node.wait_for("it is stopped", lambda: self.node.state_of(self.box) == "stopped")
         with self.assertRaises((connect.StreamCut, OSError)):
             s.next()
         self.assertGreaterEqual(self.node.data("GET", self.box, "/health").status if self.node.api("GET", f"/sandboxes/{self.box}").status == 200 else 502, 500)

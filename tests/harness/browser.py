@@ -26,7 +26,7 @@ class Browser:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "HOME": self.dir},
             start_new_session=True)
         port_file = self.dir + "/DevToolsActivePort"
-        wait_for("the browser", lambda: os.path.exists(port_file) and os.path.getsize(port_file) > 0, 60)
+        wait_for("the browser", lambda: os.path.exists(port_file) and os.path.getsize(port_file) > 0)
         with open(port_file) as f:
             self.port = int(f.readline())
 

@@ -39,7 +39,7 @@ def put_together(message, signature, footer):
 
 
 class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path, timeout=30):
+    def __init__(self, path, timeout=90):
         super().__init__("localhost", timeout=timeout)
         self.path = path
 
@@ -56,7 +56,7 @@ class NodeApi:
         self.node = node
         self.count = 0
 
-    def request(self, method, path, op, capability=None, body=None, headers=None, request_id=None, timeout=30):
+    def request(self, method, path, op, capability=None, body=None, headers=None, request_id=None, timeout=90):
         self.count += 1
         fields = {"Space-Op": op, "Space-Request-Id": request_id or f"test-{os.getpid()}-{self.count}", **(headers or {})}
         if capability is not None:

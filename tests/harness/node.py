@@ -1,8 +1,10 @@
 """A node of the tests' own: instance, folders, uids and port that no other node uses; the real programs from build/stage."""
 
+import contextlib
 import glob
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,13 +22,17 @@ DAEMONS = ("node-manager", "sbx-manager", "node-api", "space-api", "space-contro
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nobody has, nor gets from the kernel for a connection before it is listened on, or while who listens starts again."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        low = int(f.read().split()[0])
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", random.randrange(low // 2, low)))
+            return s.getsockname()[1]
 
 
-def wait_for(what, condition, seconds=20.0):
-    """Waits for a condition with a deadline; gives its value."""
+def wait_for(what, condition, seconds=60.0):
+    """Waits for a condition; gives its value. The deadline is for what never comes, not for a machine that is slow for a moment."""
     end = time.monotonic() + seconds
     while True:
         value = condition()

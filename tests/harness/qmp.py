@@ -7,7 +7,7 @@ import socket
 class Qmp:
     def __init__(self, fd):
         self.sock = socket.socket(fileno=fd)
-        self.sock.settimeout(30)
+        self.sock.settimeout(120)
         self.file = self.sock.makefile("r")
         json.loads(self.file.readline())
         self("qmp_capabilities")

@@ -64,7 +64,7 @@ class Watch:
         os.unlink(self.log)
 
 
-def patient(fn, seconds=30):
+def patient(fn, seconds=60):
     """An API call that may meet a daemon which is just starting again."""
     end = time.monotonic() + seconds
     while True:
@@ -92,7 +92,7 @@ def mine(node):
     return {s["id"]: s["state"] for s in r.json()}
 
 
-def settle(node, seconds=60):
+def settle(node, seconds=120):
     """Waits until no sandbox is on its way from one state to the next; gives all of them."""
     end = time.monotonic() + seconds
     while True:
@@ -159,7 +159,7 @@ def steps(node, only=None):
     def crash():
         """The VMM is killed; the answer is that of a start, which is what then is due."""
         os.kill(node.record(state["box"])["vmm_pid"], signal.SIGKILL)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while mine(node).get(state["box"]) == "running" and time.monotonic() < end:
             time.sleep(0.02)
         return life("start")
@@ -196,7 +196,7 @@ def once(node, line, baseline, short=False):
     box = state.get("box")
     if box and seen.get(box) == "running":
         # Or it does not run after all: the node's word, which comes a little later, counts (L-4).
-        harness_node.wait_for("what runs answers", lambda: answers(node, box) or mine(node).get(box) != "running", 30)
+        harness_node.wait_for("what runs answers", lambda: answers(node, box) or mine(node).get(box) != "running")
         seen = settle(node)
     if box and seen.get(box) == "paused":
         r = patient(lambda: node.api("POST", f"/sandboxes/{box}/connect", {}))
@@ -216,7 +216,7 @@ def once(node, line, baseline, short=False):
         return not last[0]
 
     try:
-        harness_node.wait_for("everything is back", back, 30)
+        harness_node.wait_for("everything is back", back)
     except AssertionError:
         raise AssertionError(f"left over: {json.dumps(last[0])}, before: { {k: baseline[k] for k in last[0]} }")
     return where
