@@ -185,10 +185,16 @@ class Errors(unittest.TestCase):
         r = run("create", env=self.env)
         self.assertEqual((r.returncode, r.stderr), (0, ""))
         ours, theirs = pty.openpty()
+        # The answer comes when it was seen.
+        go, answer = threading.Event(), self.server.answer("")[:3] + (0,)
+        self.server.answer = lambda path: answer if go.wait(60) else None
         p = subprocess.Popen([node.SPACE, "create"], env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs)
         os.close(theirs)
-        self.assertEqual(p.communicate(timeout=30)[0].decode().strip(), "i" + "0" * 20)
-        self.assertIn(b"creating... 1 s", os.read(ours, 1000))
+        seen = b""
+        while not re.search(rb"creating\.\.\. [1-9][0-9]* s", seen):
+            seen += os.read(ours, 1000)
+        go.set()
+        self.assertEqual(p.communicate(timeout=60)[0].decode().strip(), "i" + "0" * 20)
         os.close(ours)
 
     def test_a_reader_who_goes(self):
@@ -197,7 +203,7 @@ class Errors(unittest.TestCase):
         p = subprocess.Popen([node.SPACE, "ls"], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         p.stdout.readline()
         p.stdout.close()
-        self.assertEqual((p.wait(30), p.stderr.read()), (128 + signal.SIGPIPE, b""))
+        self.assertEqual((p.wait(90), p.stderr.read()), (128 + signal.SIGPIPE, b""))
         p.stderr.close()
         with open("/dev/full", "w") as full:
             r = subprocess.run([node.SPACE, "ls"], env=self.env, stdout=full, stderr=subprocess.PIPE, text=True)
@@ -274,25 +280,25 @@ class Exec(Base):
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             p = self.start("for s in INT TERM QUIT; do trap \"echo $s; exit 5\" $s; done; echo ready; while :; do sleep 0.05; done")
             p.send_signal(sig)
-            self.assertEqual((p.stdout.read(), p.wait(30)), (sig.name[3:] + "\n", 5))
+            self.assertEqual((p.stdout.read(), p.wait(90)), (sig.name[3:] + "\n", 5))
         p = self.start("echo ready; exec sleep 5431")
         p.send_signal(signal.SIGHUP)
-        self.assertEqual(p.wait(30), 129)
+        self.assertEqual(p.wait(90), 129)
         node.wait_for("the command is gone", lambda: "5431" not in self.space("ps", "first").stdout)
         p = self.start("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
         p.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         self.assertIsNone(p.poll())
         p.send_signal(signal.SIGTERM)
-        self.assertEqual(p.wait(30), 137)
+        self.assertEqual(p.wait(90), 137)
         p = self.start("echo ready; exec sleep 5432")
         p.send_signal(signal.SIGTERM)
-        self.assertEqual(p.wait(30), 143)
+        self.assertEqual(p.wait(90), 143)
 
     def test_a_closed_pipe_ends_it(self):
         p = self.start("trap 'touch /tmp/ended; exit' TERM; echo ready; while :; do echo x; done")
         p.stdout.close()
-        self.assertEqual(p.wait(30), 141)
+        self.assertEqual(p.wait(90), 141)
         node.wait_for("the command was told", lambda: self.node.sh(self.box, "ls /tmp/ended 2>/dev/null; true"))
 
 
@@ -369,13 +375,13 @@ class Sandboxes(Base):
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.kill)
         connect.run(self.node, self.box, "printf 'event   | forged\\n\\033[2Jmark-%s\\n' $((40+2)) > /dev/console", user="root")
-        seen, end = b"", time.monotonic() + 30
+        seen, end = b"", time.monotonic() + 90
         while b"mark-42" not in seen and time.monotonic() < end and select.select([p.stdout], [], [], end - time.monotonic())[0]:
             seen += os.read(p.stdout.fileno(), 65536)
         self.assertIn(b"console | event   | forged\n", seen)
         self.assertIn(b"console | \\x1b[2Jmark-42\n", seen)
         p.send_signal(signal.SIGINT)
-        self.assertEqual(p.wait(10), -signal.SIGINT)
+        self.assertEqual(p.wait(60), -signal.SIGINT)
         last = self.space("logs", "-n", "1", "first").stdout.splitlines()
         self.assertEqual(len([line for line in last if line.startswith("console")]), 1)
         (m,) = self.json("metrics", "first")
