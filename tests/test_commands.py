@@ -4,7 +4,6 @@ import base64
 import hashlib
 import subprocess
 import threading
-import time
 import unittest
 
 from harness import connect, memory, node
@@ -48,7 +47,7 @@ class Commands(unittest.TestCase):
         before = memory.daemons_pss(self.node)
         guest = self.agent_rss()
         # The command must come to a halt: wait until the agent has moved nothing for a while.
-        node.wait_for("the command waits", lambda: self.is_blocked("head"), 30)
+        node.wait_for("the command waits", lambda: self.is_blocked("head"))
         after = memory.daemons_pss(self.node)
         for d in before if memory.COUNTS else ():
             self.assertLess(after[d] - before[d], 4096, f"{d} grew")
@@ -88,10 +87,8 @@ class Commands(unittest.TestCase):
         self.assertEqual((out, end["exited"]), (b"done\n", True))
 
     def test_the_end_does_not_wait_for_children_that_keep_the_pipe(self):
-        begun = time.monotonic()
-        out, code = self.run_sh("sleep 60 & echo out; exit 5")
+        out, code = self.run_sh("sleep 1000 & echo out; exit 5")
         self.assertEqual((out, code), ("out\n", 5))
-        self.assertLess(time.monotonic() - begun, 30)
         self.assertIn("sleep", self.run_sh("pgrep -a -x sleep")[0])
         self.run_sh("pkill -x sleep")
 
@@ -139,20 +136,25 @@ class Commands(unittest.TestCase):
 
     def test_a_number_that_is_used_again(self):
         """A command that has exited and waits for its reader does not keep the end of the next one with its number."""
+        # Now and then a thread of the kernel gets the number first.
+        node.wait_for("a command with a number that is used again", self.number_is_used_again)
+
+    def number_is_used_again(self):
         old = connect.start(self.node, self.box, "/bin/bash", "-c", "setsid yes & read x; exit 3", stdin=True)
         self.addCleanup(old.close)
         pid = old.next()["start"]["pid"]
-        written = lambda: self.run_sh("grep wchar /proc/$(pgrep -x yes)/io", user="root")
-        node.wait_for("the reader is full", lambda: written() == written())
+        written = lambda: self.run_sh("grep wchar /proc/$(pgrep -x yes)/io", user="root")[0]
+        node.wait_for("the reader is full", lambda: (n := written()) and n == written())
         connect.call(self.node, self.box, "CloseStdin", {"process": {"pid": pid}})
         node.wait_for("it has exited", lambda: self.run_sh(f"test -e /proc/{pid}")[1] == 1)
         self.run_sh(f"pkill -x yes; echo {pid - 1} > /proc/sys/kernel/ns_last_pid", user="root")
-        new = connect.start(self.node, self.box, "/bin/bash", "-c", "read x; exit 4", stdin=True, timeout=20)
+        new = connect.start(self.node, self.box, "/bin/bash", "-c", "read x; exit 4", stdin=True)
         self.addCleanup(new.close)
-        self.assertEqual(new.next()["start"]["pid"], pid)
-        connect.call(self.node, self.box, "CloseStdin", {"process": {"pid": pid}})
+        got = new.next()["start"]["pid"]
+        connect.call(self.node, self.box, "CloseStdin", {"process": {"pid": got}})
         self.assertEqual(new.collect()[2]["exitCode"], 4)
         self.assertEqual(old.collect()[2]["exitCode"], 3)
+        return got == pid
 
     def test_connect_attaches_again_and_several_read_at_once(self):
         s = connect.start(self.node, self.box, "/bin/bash", "-c", "while read l; do echo \"got $l\"; done", stdin=True)

@@ -53,7 +53,8 @@ class First(unittest.TestCase):
         """A process that left its command's cgroup ends with the sandbox; files of its identity that cannot be written do not hinder its start."""
         box = self.node.create()
         try:
-            self.node.sh(box, "sudo sh -c 'sleep 1000 > /var/tmp/held & echo $! > /sys/fs/cgroup/cgroup.procs'; grep -x 0::/ /proc/$(pgrep -x sleep)/cgroup")
+            self.node.sh(box, "sudo sh -c 'sleep 1000 > /var/tmp/held & echo $! > /sys/fs/cgroup/cgroup.procs'; "
+                              "until p=$(pgrep -x sleep); do :; done; grep -x 0::/ /proc/$p/cgroup")
             self.node.sh(box, "sudo sh -c 'cd /etc && for f in machine-id hostname hosts; do rm $f; mkdir $f; done'")
             self.node.space("stop", box)
             self.node.space("start", box)

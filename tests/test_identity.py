@@ -56,7 +56,9 @@ class Identity(unittest.TestCase):
                               "import sys, time\nfor l in sys.stdin: sys.stdout.write(repr(time.time()) + chr(10))", stdin=True)
             pid = s.next()["start"]["pid"]
             offsets = []
-            for _ in range(15):
+            # On a machine with much to do, until one of them was quick.
+            end = time.monotonic() + 60
+            while len(offsets) < 15 or (min(offsets)[0] >= 0.5 and time.monotonic() < end):
                 before = time.time()
                 connect.call(self.node, b, "SendInput", {"process": {"pid": pid}, "input": {"stdin": "Cg=="}})
                 guest = float(base64.b64decode(s.next()["data"]["stdout"]))

@@ -155,6 +155,7 @@ class Ends(Base):
                        "echo done >> /tmp/daemon; exec sleep 1000' & sleep 0.1; exit 5", user="root")
         self.assertEqual(s.collect()[2]["exitCode"], 5)
         node.wait_for("the daemon writes on without a reader", lambda: "done" in self.run_sh("cat /tmp/daemon")[0])
+        node.wait_for("it is a sleep now", lambda: self.run_sh("ps -o comm= -p $(head -1 /tmp/daemon)")[0].strip() == "sleep")
         out, code = self.run_sh("d=$(head -1 /tmp/daemon); ps -o comm= -p $d; ps -o ppid= -p $d; kill $d", user="root")
         self.assertEqual((out.split(), code), (["sleep", "1"], 0))
 
@@ -220,7 +221,7 @@ class Surroundings(Base):
         pid = s.next()["start"]["pid"]
         self.assertEqual(base64.b64decode(s.next()["data"]["stdout"]), b"moved\n")
         with self.assertRaises(connect.StreamError) as e:
-            connect.start(self.node, box, "/bin/true", user="root", timeout=20).collect()
+            connect.start(self.node, box, "/bin/true", user="root").collect()
         self.assertEqual(e.exception.args[0]["code"], "unauthenticated")
         connect.call(self.node, box, "SendInput", {"process": {"pid": pid}, "input": {"stdin": "Cg=="}})
         self.assertEqual(base64.b64decode(s.next()["data"]["stdout"]), b"back\n")
@@ -244,7 +245,7 @@ class Surroundings(Base):
             now = self.node.data("GET", self.box, "/metrics", token=self.token).json()
             return now["cpu_used_pct"] > 60 / m["cpu_count"] and now["disk_used"] - m["disk_used"] > 20e6
 
-        node.wait_for("the load is seen", busy, 60)
+        node.wait_for("the load is seen", busy)
         self.kill_pid(pid)
         self.run_sh("rm /tmp/metrics")
 
@@ -329,7 +330,7 @@ class Activity(Base):
         script = "import socket\ns = socket.create_server(('127.0.0.1', 7777))\nprint('listens', flush=True)\nkept = []\nwhile True: kept.append(s.accept())"
         self.run_sh(f"setsid python3 -c \"{script}\" > /tmp/door.log 2>&1 < /dev/null & echo $! > /tmp/door.pid; until grep -q listens /tmp/door.log; do sleep 0.1; done")
         self.rests()
-        s = socket.create_connection(("127.0.0.1", self.node.port), timeout=30)
+        s = socket.create_connection(("127.0.0.1", self.node.port), timeout=90)
         s.sendall(f"GET / HTTP/1.1\r\nHost: x\r\nE2b-Sandbox-Id: {self.box}\r\nE2b-Sandbox-Port: 7777\r\n\r\n".encode())
         node.wait_for("it counts", lambda: self.idle() == 0)
         self.stays_active()

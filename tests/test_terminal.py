@@ -275,8 +275,8 @@ class Shell(unittest.TestCase):
         for cols, rows in ((120, 40), (3, 2), (1000, 1000)):
             t.say(type="resize", cols=cols, rows=rows)
             t.expect(b"size %d %d" % (rows, cols))
+        # A row less and one more: told once or twice, as quick as the program is.
         t.say(type="redraw")
-        t.expect(b"size 999 1000")
         t.expect(b"size 1000 1000")
         t.send(b"\x1c")                                                   # SIGQUIT
         self.assertEqual(t.ended(), 1000)
@@ -356,7 +356,7 @@ class Slow(unittest.TestCase):
     def test_who_does_not_read(self):
         before = self.memory()
         t = self.start("", 1 << 30, receive_buffer=8192)
-        node.wait_for("some output", lambda: self.node.sh(self.box, "test -s /tmp/written && echo yes || :"), 60)
+        node.wait_for("some output", lambda: self.node.sh(self.box, "test -s /tmp/written && echo yes || :"))
         last = [-1, -2]
         while last[-1] != last[-2]:                                      # until it waits
             last.append(self.written())
@@ -406,7 +406,7 @@ class Slow(unittest.TestCase):
 
         threading.Thread(target=feed, daemon=True).start()
         t.expect(hashlib.md5(data).hexdigest().encode(), 120)
-        self.assertTrue(done.wait(10))
+        self.assertTrue(done.wait(60))
         self.assertEqual(t.ended(), 1000)
         self.assertGreaterEqual(sum(m["bytes"] for m in t.said if m["type"] == "taken"), len(data))
 
