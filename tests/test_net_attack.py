@@ -69,7 +69,7 @@ class Base(unittest.TestCase):
         NET.host.clear()
         NET.net.capture()
 
-    def ask(self, *orders, box=None, timeout=90):
+    def ask(self, *orders, box=None, timeout=200):
         return NODE.ask(box or BOX, list(orders), timeout)
 
     def allowed(self, box=None):
@@ -118,8 +118,8 @@ class Base(unittest.TestCase):
     def answered_by_hand(self):
         """The control of what is made by hand: a right packet, a question, is taken and answered."""
         dns = bytes.fromhex("0007010000010000000000000377777703") + b"net\4test\0\0\1\0\1"
-        got = self.frames(packets.ip(GUEST4, GATE4, packets.UDP, packets.udp(GUEST4, GATE4, 53, dns, sport=4053)), wait=1.5)
-        self.assertTrue([g for g in got if g[1] == packets.UDP and g[4] == 53 and g[5] == 4053], f"a right packet is not answered: {got}")
+        ask = lambda: self.frames(packets.ip(GUEST4, GATE4, packets.UDP, packets.udp(GUEST4, GATE4, 53, dns, sport=4053)), wait=1.5)
+        node.wait_for("a right packet is answered", lambda: [g for g in ask() if g[1] == packets.UDP and g[4] == 53 and g[5] == 4053])
 
 
 class Addresses(Base):
@@ -176,7 +176,7 @@ class Names(Base):
         reached = []
         for name, found in zip(names, self.ask(*({"op": "look_up", "name": n} for n in names))):
             for a in found.get("addresses", []):
-                r, = self.ask({"op": "tcp", "to": a, "port": 80, "send": GET, "timeout": 4})
+                r, = self.ask({"op": "tcp", "to": a, "port": 80, "send": GET})
                 if r.get("data"):
                     reached.append((name, a))
         return reached
@@ -267,7 +267,7 @@ class Protocols(Base):
         self.frames(*(packets.ip(s, d, packets.UDP, packets.udp(s, d, port, MARK)) for s, d in ((GUEST4, WEB4), (GUEST6, WEB6)) for port in (7, 443, 33434)))
         self.nothing_arrived()
         self.from_the_nodes_machine(f"socket.socket(2,2).sendto(b'x',('{WEB4}',7))")
-        node.wait_for("the control", lambda: [s for s in NET.net.seen() if s["kind"] == "udp"], 5)
+        node.wait_for("the control", lambda: [s for s in NET.net.seen() if s["kind"] == "udp"])
 
     def test_icmp(self):
         pings = self.ask(*({"op": "sh", "script": f"ping {six} -c 1 -W 1 {a}"} for six, a in (("", WEB4), ("-6", WEB6), ("", "10.1.2.3"), ("", NODE4))))
@@ -420,7 +420,7 @@ class Neighbours:
         self.assertEqual(r["sent"], 2000)
         for pid in NODE.gateway_pids(BOX):
             self.assertLess(memory.pss_kib(pid), 96 * 1024)
-        node.wait_for("the way out works", lambda: "hello" in self.ask({"op": "tcp", "to": WEB4, "port": 80, "send": GET, "timeout": 3})[0].get("data", ""), 30)
+        node.wait_for("the way out works", lambda: "hello" in self.ask({"op": "tcp", "to": WEB4, "port": 80, "send": GET, "timeout": 3})[0].get("data", ""))
 
 
 class Memory(Base):
@@ -428,7 +428,7 @@ class Memory(Base):
         """What waits in the kernel's sockets is memory of the machine: a sandbox has its share of it, and beyond that only slows itself."""
         box = NODE.ready()
         try:
-            r, = self.ask({"op": "stuff", "to": WEB4, "port": 7, "n": 150, "within": 20}, box=box, timeout=150)
+            r, = self.ask({"op": "stuff", "to": WEB4, "port": 7, "n": 150, "quiet": 5}, box=box, timeout=150)
             self.assertGreater(r["sent"], 64 << 20, r)
             held = memory.tcp_of(NODE, box)
             if held is not None:
@@ -454,7 +454,7 @@ class TwoSandboxes(Base):
                       "go()")
             NODE.root(other, "sh", "-c", f"setsid -f python3 -c \"{server}\" </dev/null >/dev/null 2>&1")
             own = lambda: self.ask({"op": "tcp", "to": GUEST4, "port": 8080, "timeout": 2}, box=other)[0].get("data")
-            node.wait_for("it listens", own, 10)
+            node.wait_for("it listens", own)
             link = self.ask({"op": "link"}, box=other)[0]
             # Both have the same addresses, each in its own network. Nothing listens at ours.
             self.assertIn(GUEST4, link["addresses"])

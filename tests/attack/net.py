@@ -64,10 +64,11 @@ def tcp(to, port, send="", half=False, most=None, timeout=10, source=None, optio
         return {"data": data.decode("latin-1"), "connected": True}
 
 
-def reach(targets, timeout=4, all_within=20):
+def reach(targets, timeout=4, all_within=60):
     """Connections to many [address, port] at once, each with a request: which of them were answered, or how they failed, and when.
-    A connection that is only accepted and then reset has reached nobody."""
+    A connection that is only accepted and then reset has reached nobody. It ends when nothing has come for `timeout` seconds."""
     begun, out, waiting = time.monotonic(), [None] * len(targets), {}
+    last = begun
     poll = select.poll()
     for i, (to, port) in enumerate(targets):
         s = socket.socket(family_of(to))
@@ -82,9 +83,10 @@ def reach(targets, timeout=4, all_within=20):
             continue
         waiting[s.fileno()] = (i, s, False)
         poll.register(s, select.POLLOUT)
-    while waiting and time.monotonic() - begun < min(timeout, all_within):
+    while waiting and (now := time.monotonic()) - last < timeout and now - begun < all_within:
         for fd, _ in poll.poll(200):
             i, s, sent = waiting[fd]
+            last = time.monotonic()
             try:
                 if not sent:
                     code = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -108,17 +110,19 @@ def reach(targets, timeout=4, all_within=20):
     return {"results": out}
 
 
-def stuff(to, port, n, within):
-    """Many connections, into each as much as it takes, and nothing is read from any."""
-    socks, block, sent, begun = [], b"x" * 65536, 0, time.monotonic()
+def stuff(to, port, n, quiet):
+    """Many connections, into each as much as it takes, and nothing is read from any; until none has taken anything for so many seconds."""
+    socks, block, sent = [], b"x" * 65536, 0
     for _ in range(n):
         s = socket.socket(family_of(to))
         s.settimeout(20)
         s.connect((to, port))
         s.setblocking(False)
         socks.append(s)
-    while time.monotonic() - begun < within:
+    last = begun = time.monotonic()
+    while (now := time.monotonic()) - last < quiet and now - begun < 100:
         _, ready, _ = select.select([], socks, [], 1)
+        last = time.monotonic() if ready else last
         for s in ready:
             try:
                 sent += s.send(block)
@@ -178,7 +182,7 @@ def read_answer(data):
     return {"code": flags & 15, "truncated": bool(flags & 0x0200), "answers": answers, "size": len(data)}
 
 
-def dns(name, type="A", server=None, over="udp", timeout=5):
+def dns(name, type="A", server=None, over="udp", timeout=15):
     """One question, by hand, to `server` (else the first one of resolv.conf)."""
     if server is None:
         with open("/etc/resolv.conf") as f:

@@ -108,7 +108,7 @@ class Servers:
             self.process = subprocess.Popen([sys.executable, f"{HERE}/servers.py", str(theirs.fileno()), json.dumps(config)],
                                             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        ours.settimeout(60)
+        ours.settimeout(200)
         self.sock, self.file, self.lock = ours, ours.makefile("rw"), threading.Lock()
         self.ask("ready")
 
@@ -134,7 +134,7 @@ class Servers:
     def quiet(self, seconds):
         """Until nothing has come for that long: a gateway still asks for a while what nobody answered it."""
         n, since = len(self.seen()), time.monotonic()
-        end = since + 30
+        end = since + 120
         while time.monotonic() - since < seconds:
             if time.monotonic() > end:
                 raise AssertionError(f"the servers do not become quiet: {self.seen()[-5:]}")
@@ -265,7 +265,7 @@ class NetNode(harness.Node):
     def root(self, sandbox, *command, **kw):
         return self.space("exec", "-u", "root", sandbox, "--", *command, **kw)
 
-    def ask(self, sandbox, orders, timeout=60):
+    def ask(self, sandbox, orders, timeout=200):
         """Orders to tests/attack/net.py, run as the guest's root: the list of their results."""
         r = self.space("exec", "-i", "-u", "root", sandbox, "--", "python3", "/root/net.py", input=json.dumps(orders), timeout=timeout)
         return json.loads(r.stdout)
