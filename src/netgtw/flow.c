@@ -68,6 +68,16 @@ void flow_refused(struct gtw *g, enum flow_dir dir, uint8_t proto, const struct 
 		.name = dir == FLOW_OUT ? (char *)flowlog_name(&g->log, addr) : NULL });
 }
 
+/*
+ * A reset is none for the end that has had all bytes and their end already: its kernel may still
+ * have to deliver them. Unless nothing may pass any more, or a lease has ended.
+ */
+static enum flow_how end_how(const struct flow *f, const struct flow_end *x, enum flow_how how,
+			     enum flow_why why)
+{
+	return x->shut && f->lease == 0 && why == WHY_RESET ? FLOW_END_CLEAN : how;
+}
+
 static void end_close(struct gtw *g, struct flow_end *x, enum flow_how how)
 {
 	loop_del(&x->io);
@@ -110,8 +120,8 @@ void flow_end(struct flow *f, enum flow_how how, enum flow_why why)
 	flow_count_end(f, why);
 	if (f->state != FLOW_OPEN)
 		egress_forget(f);
-	end_close(g, &f->a, how);
-	end_close(g, &f->b, how);
+	end_close(g, &f->a, end_how(f, &f->a, how, why));
+	end_close(g, &f->b, end_how(f, &f->b, how, why));
 	list_del(&f->node);
 	list_del(&f->wait);
 	if (f->lease)
@@ -180,22 +190,21 @@ static int end_send(struct gtw *g, struct flow_end *x, const char *p, size_t n)
 	return 0;
 }
 
-/* x has sent its end. How it is asked stands at the listener (egress.c). */
-static void end_ask(const struct flow *f, const struct flow_end *x)
+static void end_ask(const struct flow_end *x, int on)
 {
-	int one = 1;
-
-	if (f->lease == 0 && x == &f->a)
-		setsockopt(x->io.fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(x->io.fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
 /* The end of what x sends: passed on when all before it is written. */
-static void end_pass_on(struct flow_end *x, struct flow_end *y)
+static void end_pass_on(struct flow *f, struct flow_end *x, struct flow_end *y)
 {
-	if (x->ended && !y->shut && y->n_rest == 0) {
-		y->shut = true;
-		shutdown(y->io.fd, SHUT_WR);
-	}
+	if (!x->ended || y->shut || y->n_rest > 0)
+		return;
+	y->shut = true;
+	shutdown(y->io.fd, SHUT_WR);
+	/* How it is asked stands at the listener (egress.c). */
+	if (f->lease == 0 && x == &f->a)
+		end_ask(x, 1);
 }
 
 /* What of its bandwidth one read takes; 0: there is not so much. */
@@ -246,7 +255,6 @@ static int flow_step(struct flow *f, struct flow_end *x, struct flow_end *y, uin
 		return -errno;
 	if (n == 0) {
 		x->ended = true;
-		end_ask(f, x);
 		return 0;
 	}
 	/*
@@ -275,7 +283,7 @@ static int flow_move(struct flow *f, bool from_a)
 	}
 	if (r > 0 && x->readable && y->writable)
 		flow_wait(f, &f->g->ready);
-	end_pass_on(x, y);
+	end_pass_on(f, x, y);
 	return r < 0 ? r : 0;
 }
 
@@ -326,6 +334,9 @@ static void flow_on_io(struct loop_io *io, uint32_t events)
 	bool gone = (events & (EPOLLHUP | EPOLLERR)) != 0, knew = x->hup;
 
 	end_note(x, events);
+	/* A server that has said all may go: asked then, it would answer with a reset. */
+	if (x->hup && !knew && f->lease == 0 && x == &f->b)
+		end_ask(x, 0);
 	if (f->state == FLOW_CONNECTING && x == &f->a) {
 		flow_waits(f, x->hup && !knew, gone);
 		return;

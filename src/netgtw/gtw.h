@@ -21,8 +21,10 @@
  *
  * The end of a direction is passed on with shutdown(2) after the last byte; a reset as a reset
  * (SO_LINGER with 0). Urgent data is data as any other, in its place (RFC 6093). A guest that has
- * sent its end is asked by keep-alive whether it still waits: one that has closed answers with a
- * reset, once its kernel has forgotten the connection, and its peer may never end.
+ * sent its end is asked by keep-alive whether it still waits, once all is passed on: one that has
+ * closed answers with a reset when its kernel has forgotten the connection, and its peer may never
+ * end. A peer is asked until it has sent its end (outside.c). The end that was shut is not reset
+ * for what the other one does: its bytes may still be on their way.
  *
  * A flow that used up its share of a turn waits in `ready`, one that waits for bandwidth in
  * `throttled`; it is in at most one of them. While somebody waits for bandwidth nobody else takes

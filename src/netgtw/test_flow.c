@@ -123,6 +123,36 @@ static void test_reset(void **state)
 	close(a);
 }
 
+/*
+ * A guest that has said all and ended, whose kernel has forgotten the connection and says so when
+ * it is asked: its server still gets all, however slowly it reads.
+ */
+static void test_gone_after_its_end(void **state)
+{
+	static char block[65536];
+	int a, b, small = 4096;
+	uint64_t sent = 0, got = 0, before = rig_counter(&rig, "bytes_up");
+	ssize_t n;
+
+	through(SERVER, 80, &a, &b);
+	assert_int_equal(setsockopt(b, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+	while (sent < 40000 && (n = send(a, block, 1000, 0)) > 0)
+		sent += (uint64_t)n;
+	while (rig_counter(&rig, "bytes_up") < before + sent)
+		poll(NULL, 0, 5);
+	shutdown(a, SHUT_WR);
+	rig_sh(&rig, RIG_SANDBOX_NS, "/bin/sh", "-s",
+	       "while ! ss -tno state close-wait src " SERVER " | grep -q timer:.keepalive; do :; done\n");
+	set_linger(a);
+	close(a);
+	while (rig_counter(&rig, "flows_open") > 0)
+		poll(NULL, 0, 5);
+	while ((n = rig_recv(b, block, sizeof(block))) > 0)
+		got += (uint64_t)n;
+	assert_int_equal(got, sent);
+	close(b);
+}
+
 /* A server that has gone without a word: nobody but the gateway can find out. */
 static void test_asks_the_silent(void **state)
 {
@@ -131,6 +161,11 @@ static void test_asks_the_silent(void **state)
 	through(SERVER, 80, &a, &b);
 	rig_sh(&rig, RIG_NODE, "/bin/sh", "-s",
 	       "ss -tno state established dst " SERVER " | grep -q timer:.keepalive\n");
+	/* One that has said all may go, and what it said is still read. */
+	shutdown(b, SHUT_WR);
+	assert_true(rig_ended(a));
+	rig_sh(&rig, RIG_NODE, "/bin/sh", "-s",
+	       "ss -tno state close-wait dst " SERVER " | grep " SERVER " | grep -vq timer:\n");
 	close(a);
 	assert_true(rig_ended(b));
 	close(b);
@@ -632,7 +667,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_limits),	    cmocka_unit_test(test_bandwidth),
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
 		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_bandwidth_is_shared),
-		cmocka_unit_test(test_urgent), cmocka_unit_test(test_gives_up),
+		cmocka_unit_test(test_urgent), cmocka_unit_test(test_gone_after_its_end), cmocka_unit_test(test_gives_up),
 		cmocka_unit_test(test_early_end), cmocka_unit_test(test_death),
 	};
 
