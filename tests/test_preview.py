@@ -511,8 +511,12 @@ class Grpc(Base):
 
 
 class Forward(Base):
-    def start(self, *ports):
-        p = subprocess.Popen([node.SPACE, "port-forward", self.box, *ports], env=self.node.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def command(self, *args):
+        return [node.SPACE, *args], self.node.env()
+
+    def start(self, *ports, box=None):
+        command, env = self.command("port-forward", box or self.box, *ports)
+        p = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(p.communicate)
         self.addCleanup(p.kill)
         lines = [p.stdout.readline() for _ in ports]
@@ -579,10 +583,7 @@ class Forward(Base):
 
     def test_a_sandbox_that_goes(self):
         box = self.new_box(servers=("guest_server",))
-        p = subprocess.Popen([node.SPACE, "port-forward", box, f"0:{ECHO}"], env=self.node.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(p.communicate)
-        self.addCleanup(p.kill)
-        port = int(p.stdout.readline().split(" -> ")[0].rpartition(":")[2])
+        _, (port,) = self.start(f"0:{ECHO}", box=box)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as s:
             s.sendall(b"x")
             self.assertEqual(s.recv(1), b"x")
@@ -590,6 +591,45 @@ class Forward(Base):
             with self.assertRaises(ConnectionResetError):
                 while s.recv(4096):
                     pass
+
+
+class ByHttps(Forward):
+    """`space` from another machine: a name that is looked up, HTTPS, a certificate of an authority that it was told of."""
+
+    def command(self, *args, ca="tls.crt"):
+        with open(f"{self.folder}/hosts", "w") as f:
+            f.write(f"127.0.0.1 localhost\n::1 api.{DOMAIN}\n127.0.0.1 api.{DOMAIN}\n")     # nobody listens at the first
+        return (["unshare", "-m", "sh", "-c", f"mount --bind {self.folder}/hosts /etc/hosts && exec \"$@\"", "sh", node.SPACE, *args],
+                {**self.node.env(E2B_API_URL=f"https://api.{DOMAIN}:{self.tls_port}", E2B_API_KEY=self.node.key(), SSL_CERT_FILE=f"{self.folder}/{ca}"),
+                 "XDG_CONFIG_HOME": "/nowhere"})
+
+    def space(self, *args, input=b"", **kw):
+        command, env = self.command(*args, **kw)
+        return subprocess.run(command, env=env, input=input, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+
+    def test_commands(self):
+        r = self.space("env")
+        self.assertIn(f"E2B_SANDBOX_URL='https://api.{DOMAIN}:{self.tls_port}'", r.stdout.decode())
+        self.assertIn(self.box, self.space("ls", "-q").stdout.decode())
+        r = self.space("exec", self.box, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+        self.assertEqual((r.returncode, r.stdout, r.stderr), (7, b"out\n", b"err\n"))
+        data = os.urandom(4 * MB)
+        self.assertEqual(self.space("exec", "-i", self.box, "--", "cat", input=data).stdout, data)
+        self.assertEqual(self.space("cp", "-", f"{self.box}:/tmp/by-https", input=data).stderr, b"")
+        self.assertEqual(self.space("cp", f"{self.box}:/tmp/by-https", "-").stdout, data)
+        command, env = self.command("exec", self.box, "--", "sh", "-c", "trap 'exit 9' INT; echo ready; while :; do sleep 1; done")
+        p = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self.assertEqual(p.stdout.readline(), b"ready\n")
+        p.send_signal(signal.SIGINT)
+        self.assertEqual((p.communicate(timeout=60), p.returncode)[1], 9)
+
+    def test_a_certificate_that_nobody_vouches_for(self):
+        with open(f"{self.folder}/empty.crt", "w"):
+            pass
+        r = self.space("ls", ca="empty.crt")
+        self.assertEqual((r.returncode, r.stdout), (1, b""))
+        self.assertIn(f"the certificate of api.{DOMAIN} is refused", r.stderr.decode())
+        self.assertIn("SSL_CERT_FILE", r.stderr.decode())
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 {
 	autofree char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
 	struct http_call hc = {
-		.addr = c->addr,
+		.dial = cli_dial,
+		.dial_arg = c,
 		.method = method,
 		.target = target,
 		.host = c->host,
@@ -87,10 +88,6 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 	int r = http_call(&hc, &a, e);
 
 	*ret = NULL;
-	if (r == -ECONNREFUSED)
-		return err_set_code(e, r, "no-node",
-				    "nothing answers at %s; start a node with `sudo space up`",
-				    c->api_url);
 	if (r < 0)
 		return r;
 	if (a.head.status >= 300) {

@@ -178,7 +178,8 @@ int stream_open(struct cli *c, const struct box *b, const char *target, json_t *
 	autofree unsigned char *body = x_alloc(n + 5);
 	char auth[128];
 	struct http_field fields[8];
-	struct http_call hc = { .addr = c->addr,
+	struct http_call hc = { .dial = cli_dial,
+				.dial_arg = c,
 				.method = "POST",
 				.target = target,
 				.host = c->host,

@@ -21,8 +21,10 @@ struct cli {
 	bool json;                        /* --json: machine-readable output on stdout */
 	bool quiet;
 	char request_id[80];              /* of the last answer that was an error; "" = none */
-	char addr[160];                   /* "tcp:127.0.0.1:4983" */
+	char addr[160];                   /* "tcp:127.0.0.1:4983"; "": `name` was not looked up yet */
 	char host[128];                   /* for the Host field */
+	char name[128], port[6];          /* of the URL */
+	bool tls;                         /* https */
 	char api_url[256];
 	char api_key[128];
 	const char *instance;             /* for up, down, key */
@@ -95,6 +97,13 @@ int creds_save(const char *path, const char *api_url, const char *api_key, uid_t
 int creds_set_url(struct cli *c, const char *url, struct err *e);
 
 /*
+/*
+ * dial.c, tls_pump.c: a connected, plain descriptor, whatever the URL says. `cli` is a struct cli.
+ * tls_pump owns net, also when it fails.
+ */
+int cli_dial(void *cli, int timeout_ms, struct err *e);
+int tls_pump(int net, const char *name, int64_t end_ms, struct err *e);
+
  * Calls to the API. *ret is the JSON answer (NULL for 204); an error answer becomes an err with its
  * message.
  */

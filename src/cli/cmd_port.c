@@ -1,8 +1,9 @@
 /*
  * `space port-forward`: ports of this machine that lead to ports of a sandbox. Each connection that
- * is accepted asks the API for a tunnel (GET .../ports/N/tunnel with Upgrade: space-tunnel); after
- * its 101 bytes go both ways through a relay, half-closes included. A connection that gets no
- * tunnel is reset, and the reason is said once a connection on stderr.
+ * is accepted asks the API for a tunnel (GET .../ports/N/tunnel with Upgrade: space-tunnel), over a
+ * connection of its own that a worker makes; after its 101 bytes go both ways through a relay,
+ * half-closes included. A connection that gets no tunnel is reset, and the reason is said once a
+ * connection on stderr.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,10 +22,12 @@
 #include "loop/listen.h"
 #include "loop/loop.h"
 #include "loop/relay.h"
+#include "loop/work.h"
 
 #define PORTS_MAX 32
 #define OPEN_MAX 1024                    /* connections at once; beyond: reset */
 #define ANSWER_MS 30000
+#define DIALERS 8                        /* that make connections to the API at once */
 #define IN_MAX (2 * HTTP_HEAD_MAX)
 
 struct forward_port {
@@ -36,6 +39,7 @@ struct forward_port {
 struct fw {
 	struct cli *c;
 	struct loop *loop;
+	struct work *work;
 	struct list opens;
 	size_t n_open;
 	const char *address;
@@ -49,6 +53,9 @@ struct fw_open {
 	struct list node;
 	struct forward_port *port;
 	int client;
+	bool dialing;                    /* a worker has it: fd and err are the worker's */
+	int fd;
+	struct err err;
 	struct conn *api;
 	struct relay *relay;
 };
@@ -162,12 +169,32 @@ static void ask(struct fw_open *o)
 	explicit_bzero(text, strlen(text));
 }
 
+static void dial(void *arg)
+{
+	struct fw_open *o = arg;
+
+	o->fd = cli_dial(o->port->fw->c, ANSWER_MS, &o->err);
+}
+
+static void dialled(void *arg)
+{
+	struct fw_open *o = arg;
+
+	o->dialing = false;
+	if (o->fd < 0) {
+		give_up(o, o->err.text);
+		return;
+	}
+	fd_set_nonblock(o->fd, true);
+	o->api = conn_new(o->port->fw->loop, o->fd, IN_MAX, IN_MAX, on_api, o);
+	ask(o);
+}
+
 static void on_accept(int fd, void *arg)
 {
 	struct forward_port *p = arg;
 	struct fw *fw = p->fw;
 	struct fw_open *o;
-	struct err e = { 0 };
 
 	if (fw->n_open >= OPEN_MAX) {
 		cli_note(fw->c, "more than %d connections at once", OPEN_MAX);
@@ -179,11 +206,9 @@ static void on_accept(int fd, void *arg)
 	o->client = fd;
 	list_add_tail(&fw->opens, &o->node);
 	fw->n_open++;
-	o->api = conn_dial(fw->loop, fw->c->addr, IN_MAX, IN_MAX, on_api, o, &e);
-	if (o->api)
-		ask(o);
-	else
-		give_up(o, e.text);
+	o->dialing = work_add(fw->work, NULL, dial, dialled, o) == 0;
+	if (!o->dialing)
+		give_up(o, "too many connections wait");
 }
 
 /* "8080" or "8080:80"; a local 0 is any that is free. */
@@ -245,17 +270,25 @@ static void on_signal(int signo, void *arg)
 	loop_stop(fw->loop);
 }
 
-/* Whose connection is cut here is told by a reset: it is no end of what the other side sent. */
+/*
+ * Whose connection is cut here is told by a reset: it is no end of what the other side sent. Who
+ * still dials is not waited for, and ends with the program.
+ */
 static void end_all(struct fw *fw)
 {
 	LIST_FOR_SAFE(&fw->opens, o, struct fw_open, node) {
-		if (o->relay)
+		if (o->dialing)
+			reset(TAKE_FD(o->client));
+		else if (o->relay)
 			relay_cut(o->relay);
 		else
 			give_up(o, NULL);
 	}
 	for (size_t i = 0; i < fw->n_ports; i++)
 		listener_free(fw->ports[i].listener);
+	if (fw->work && work_pending(fw->work))
+		return;
+	work_free(fw->work);
 	loop_free(fw->loop);
 }
 
@@ -267,6 +300,8 @@ static int serve(struct fw *fw, struct err *e)
 	if (!fw->loop || loop_signal(fw->loop, SIGINT, on_signal, fw) < 0 ||
 	    loop_signal(fw->loop, SIGTERM, on_signal, fw) < 0)
 		r = err_set(e, -EMFILE, "no descriptors are left");
+	if (r >= 0)
+		fw->work = work_new(fw->loop, DIALERS);      /* with the signals blocked */
 	for (size_t i = 0; i < fw->n_ports && r >= 0; i++)
 		r = listen_one(fw, &fw->ports[i], e);
 	if (r >= 0) {

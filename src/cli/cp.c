@@ -197,7 +197,8 @@ static int open_files(struct cp *p, const char *method, const char *path, bool c
 {
 	autofree char *target = NULL;
 	struct http_field fields[8];
-	struct http_call hc = { .addr = p->c->addr,
+	struct http_call hc = { .dial = cli_dial,
+				.dial_arg = p->c,
 				.method = method,
 				.host = p->c->host,
 				.fields = fields,

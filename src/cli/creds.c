@@ -1,4 +1,5 @@
 /* Where the API is and with which key: the environment first, then ~/.config/space/credentials. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -13,36 +14,62 @@
 
 #define CREDS_FILE_MAX 4096
 #define AUTHORITY "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-:[]"
+#define NO_ADDRESS "%s is not an address like http://127.0.0.1:4983 or https://api.example"
+
+/* "[::1]:4983", "api.example": name and port; false: neither is missing or in excess. */
+static bool split_authority(struct cli *c, const char *authority, const char *port)
+{
+	bool six = authority[0] == '[';
+	const char *end = six ? strchr(authority, ']') : authority + strcspn(authority, ":");
+	const char *host = authority + six, *after;
+	uint64_t number;
+
+	if (!end || end == host || (size_t)(end - host) >= sizeof(c->name))
+		return false;
+	memcpy(c->name, host, (size_t)(end - host));
+	c->name[end - host] = '\0';
+	after = end + six;
+	if (*after == ':')
+		port = after + 1;
+	else if (*after)
+		return false;
+	return str_to_u64(port, 65535, &number) == 0 && number &&
+	       str_copy(c->port, sizeof(c->port), port) == 0;
+}
+
+/* Names are looked up by the first call: not every command makes one. */
+static int numeric_addr(struct cli *c)
+{
+	struct in6_addr any;
+
+	c->addr[0] = '\0';
+	if (inet_pton(AF_INET6, c->name, &any) == 1)
+		return str_format(c->addr, sizeof(c->addr), "tcp:[%s]:%s", c->name, c->port);
+	if (inet_pton(AF_INET, c->name, &any) == 1)
+		return str_format(c->addr, sizeof(c->addr), "tcp:%s:%s", c->name, c->port);
+	if (str_eq(c->name, "localhost"))
+		return str_format(c->addr, sizeof(c->addr), "tcp:127.0.0.1:%s", c->port);
+	return 0;
+}
 
 int creds_set_url(struct cli *c, const char *url, struct err *e)
 {
-	char authority[128];
 	const char *p = url, *end;
 
-	if (str_starts(p, "https://"))
-		return err_set(e, -EINVAL,
-			       "%s: this version speaks plain HTTP on loopback only; use http://",
-			       url);
-	if (!str_starts(p, "http://"))
-		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
-	p += strlen("http://");
+	c->tls = str_starts(p, "https://");
+	p += c->tls ? strlen("https://") : str_starts(p, "http://") ? strlen("http://") : 0;
 	end = p + strcspn(p, "/");
-	if (end == p || (size_t)(end - p) >= sizeof(authority) - 4 || (*end && end[1]))
-		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
-	memcpy(authority, p, (size_t)(end - p));
-	authority[end - p] = '\0';
 	/* It is printed for eval by `space env`. */
-	if (!str_is(authority, 1, sizeof(authority) - 1, AUTHORITY))
-		return err_set(e, -EINVAL, "%s is not an address like http://127.0.0.1:4983", url);
-	if (!strchr(authority, ':'))
-		(void)str_format(authority + (end - p), 4, ":80");
-	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0 ||
-	    str_copy(c->host, sizeof(c->host), authority) < 0)
+	if (p == url || (size_t)(end - p) >= sizeof(c->host) || (*end && end[1]) ||
+	    strspn(p, AUTHORITY) != (size_t)(end - p))
+		return err_set(e, -EINVAL, NO_ADDRESS, url);
+	memcpy(c->host, p, (size_t)(end - p));
+	c->host[end - p] = '\0';
+	if (!split_authority(c, c->host, c->tls ? "443" : "80"))
+		return err_set(e, -EINVAL, NO_ADDRESS, url);
+	if (str_copy(c->api_url, sizeof(c->api_url), url) < 0)
 		return err_set(e, -EINVAL, "%s is too long", url);
-	if (str_starts(authority, "localhost:"))
-		return str_format(c->addr, sizeof(c->addr), "tcp:127.0.0.1%s",
-				  strchr(authority, ':'));
-	return str_format(c->addr, sizeof(c->addr), "tcp:%s", authority);
+	return numeric_addr(c);
 }
 
 int creds_path(char *dst, size_t n, struct err *e)

@@ -246,7 +246,8 @@ static void input_put(struct run *r, json_t *v)
 static int input_open(struct run *r, struct err *e)
 {
 	struct http_field fields[8];
-	struct http_call hc = { .addr = r->c->addr,
+	struct http_call hc = { .dial = cli_dial,
+				.dial_arg = r->c,
 				.method = "POST",
 				.target = "/process.Process/StreamInput",
 				.host = r->c->host,

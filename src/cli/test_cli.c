@@ -144,14 +144,22 @@ static void a_wrong_command_line_is_refused(void **state)
 
 static void addresses_of_the_api(void **state)
 {
-	static const struct { const char *url, *addr; } good[] = {
-		{ "http://127.0.0.1:4983", "tcp:127.0.0.1:4983" },
-		{ "http://127.0.0.1:4983/", "tcp:127.0.0.1:4983" },
-		{ "http://localhost:80", "tcp:127.0.0.1:80" },
-		{ "http://10.0.0.1", "tcp:10.0.0.1:80" },
+	static const struct { const char *url, *addr, *host, *name; bool tls; } good[] = {
+		{ "http://127.0.0.1:4983", "tcp:127.0.0.1:4983", "127.0.0.1:4983", "127.0.0.1", false },
+		{ "http://127.0.0.1:4983/", "tcp:127.0.0.1:4983", "127.0.0.1:4983", "127.0.0.1", false },
+		{ "http://localhost:80", "tcp:127.0.0.1:80", "localhost:80", "localhost", false },
+		{ "http://10.0.0.1", "tcp:10.0.0.1:80", "10.0.0.1", "10.0.0.1", false },
+		{ "http://[::1]:4983", "tcp:[::1]:4983", "[::1]:4983", "::1", false },
+		{ "https://[2001:db8::1]", "tcp:[2001:db8::1]:443", "[2001:db8::1]", "2001:db8::1", true },
+		{ "https://api.example", "", "api.example", "api.example", true },
+		{ "https://a:8443/", "", "a:8443", "a", true },
+		{ "http://node.lan:81", "", "node.lan:81", "node.lan", false },
 	};
-	static const char *const bad[] = { "https://a:1", "ftp://a",	     "http://",
-					   "http:///x",	  "http://a:1/path", "" };
+	static const char *const bad[] = { "ftp://a",	   "http://",	  "http:///x",
+					   "http://a:1/path", "",	  "a:1",
+					   "http://a:0",   "http://a:65536", "http://a:",
+					   "http://[::1",  "http://:80",  "http://[::1]80",
+					   "https://a'b",  "https://a?b", "http://a:1:2" };
 
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct cli c = { 0 };
@@ -159,6 +167,9 @@ static void addresses_of_the_api(void **state)
 
 		assert_int_equal(creds_set_url(&c, good[i].url, &e), 0);
 		assert_string_equal(c.addr, good[i].addr);
+		assert_string_equal(c.host, good[i].host);
+		assert_string_equal(c.name, good[i].name);
+		assert_int_equal(c.tls, good[i].tls);
 	}
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct cli c = { 0 };

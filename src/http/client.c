@@ -79,6 +79,12 @@ static ssize_t receive(int fd, struct buf *b, int64_t deadline_ms, struct err *e
 	}
 }
 
+static int connect_to(const struct http_call *c, struct err *e)
+{
+	return c->dial ? c->dial(c->dial_arg, c->timeout_ms, e)
+		       : dial_wait(c->addr, c->timeout_ms, e);
+}
+
 static int put_head(struct buf *b, const struct http_call *c, bool chunked, bool close)
 {
 	bool framed = strcmp(c->method, "GET") != 0 && strcmp(c->method, "HEAD") != 0 &&
@@ -107,8 +113,7 @@ static int send_request(int fd, const struct http_call *c, bool chunked, bool cl
 	int r = put_head(&b, c, chunked, close);
 	if (r < 0)
 		err_set(e, r,
-			"The request to %s cannot be written: a field or the target is malformed or too long.",
-			c->addr);
+			"The request cannot be written: a field or the target is malformed or too long.");
 	else
 		r = send_all(fd, buf_data(&b), buf_len(&b), deadline_ms, e);
 	if (r == 0 && c->body && !chunked)
@@ -158,7 +163,7 @@ int http_call_open(const struct http_call *c, bool chunked, int *ret_fd, struct 
 		   struct buf *ret_rest, struct err *e)
 {
 	int64_t deadline_ms = clock_mono_ms() + c->timeout_ms;
-	autoclose int fd = dial_wait(c->addr, c->timeout_ms, e);
+	autoclose int fd = connect_to(c, e);
 
 	if (fd < 0)
 		return fd;
@@ -216,7 +221,7 @@ static int read_body(int fd, const struct http_head *h, size_t max, int64_t dead
 int http_call(const struct http_call *c, struct http_answer *ret, struct err *e)
 {
 	int64_t deadline_ms = clock_mono_ms() + c->timeout_ms;
-	autoclose int fd = dial_wait(c->addr, c->timeout_ms, e);
+	autoclose int fd = connect_to(c, e);
 	struct http_head head = { 0 };
 	struct buf in, out;
 

@@ -11,6 +11,8 @@
 
 struct http_call {
 	const char *addr;                    /* "unix:/run/..." or "tcp:127.0.0.1:4983" */
+	int (*dial)(void *arg, int timeout_ms, struct err *e);      /* instead of addr: a connected descriptor */
+	void *dial_arg;
 	const char *method, *target, *host;
 	const struct http_field *fields;     /* ends with name NULL; may be NULL */
 	const void *body; size_t body_len;   /* NULL: none */

@@ -18,7 +18,7 @@ void tls_openssl_init(void)
 }
 
 /* With OpenSSL's reason; empties its queue. */
-static int tls_error(struct err *e, int num, const char *what)
+int tls_error(struct err *e, int num, const char *what)
 {
 	unsigned long code = ERR_peek_last_error();
 	const char *reason = code ? ERR_reason_error_string(code) : NULL;

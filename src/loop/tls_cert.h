@@ -1,4 +1,4 @@
-/* Between tls.c and tls_cert.c: certificates, and what OpenSSL says when it refuses something. */
+/* Between those that call OpenSSL: certificates, and what it says when it refuses something. */
 #ifndef LOOP_TLS_CERT_H
 #define LOOP_TLS_CERT_H
 
@@ -11,5 +11,6 @@ struct tls_cert {
 };
 
 void tls_openssl_init(void);
+int tls_error(struct err *e, int num, const char *what);         /* with OpenSSL's reason; empties its queue */
 
 #endif
