@@ -279,7 +279,7 @@ class Rotation(Base):
             for _ in range(2):
                 count = len(done)
                 node.wait_for("50 requests more", lambda: len(done) >= count + 50)
-                self.node.space("key", "rotate", env={"SPACE_RUN_DIR": self.node.run})
+                self.node.space("key", "rotate", "--run-dir", self.node.run)
                 kids.append(self.signer.kid())
             count = len(done)
             node.wait_for("100 requests more", lambda: len(done) >= count + 100)

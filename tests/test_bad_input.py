@@ -253,8 +253,8 @@ class CommandLine(Base):
         self.assertIn("127.0.0.1", r.stderr)
 
     def test_usage(self):
-        for args in (("nonsense",), ("ls", "--nonsense"), ("ls", "x"), ("kill",), ("cp", "a"), ("cp", "a", "b"), ("create", "--env", "x"), ("create", "--timeout", "0"), ("key",), ("key", "new")):
-            r = self.node.space(*args, check=False, env={"SPACE_RUN_DIR": self.node.run})
+        for args in (("nonsense",), ("ls", "--nonsense"), ("ls", "x"), ("kill",), ("cp", "a"), ("cp", "a", "b"), ("create", "--env", "x"), ("create", "--timeout", "0"), ("key",), ("key", "new"), ("key", "ls", "x"), ("version", "x"), ("help", "nonsense"), ("--json", "ls")):
+            r = self.node.space(*args, check=False)
             self.assertEqual(r.returncode, 2, args)
             self.assertTrue(r.stderr.strip(), args)
         # What keeps a command from running is no exit code of the command.
@@ -273,7 +273,7 @@ class CommandLine(Base):
 
     def test_without_rights(self):
         for args in (("up", "--instance", "other"), ("down",), ("key", "ls")):
-            r = subprocess.run([node.SPACE, *args], env=self.node.env(SPACE_RUN_DIR=self.node.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            r = subprocess.run([node.SPACE, *args], env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, user=65534, group=65534, extra_groups=[])
             self.assertEqual(r.returncode, 1, r.stderr)
             self.assertIn("root", r.stderr)

@@ -56,6 +56,8 @@ class Words(unittest.TestCase):
             r = run(word)
             self.assertEqual(r.returncode, 2)
             self.assertIn(f"did you mean `space {meant}`?", r.stderr)
+        self.assertIn('no command "lss"; did you mean', run("help", "lss").stderr)
+        self.assertIn("space COMMAND --json", run("--json", "ls").stderr)
         r = run("frob\x1b[2J\nnicate")
         self.assertIn("space --help", r.stderr)
         harmless(self, r.stderr)
@@ -179,6 +181,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(len(set(r.stdout.split())), 500)
         r = run("stop", "i03" + "0" * 17, env=self.env)
         self.assertIn("fits 10 sandboxes", r.stderr)
+        self.answers(200, [{"id": f"i{k:020d}", "state": "running", "metadata": {"name": "web"}} for k in range(2)])
+        self.assertIn('"web" is the name of 2 sandboxes', run("stop", "web", env=self.env).stderr)
 
     def test_progress_is_for_terminals(self):
         self.answers(201, {"id": "i" + "0" * 20}, wait=1.6)
@@ -269,8 +273,9 @@ class Exec(Base):
         self.space("exec", "first", "--", "kill", str(pid))
         self.assertEqual(set(json.loads(self.space("exec", "-d", "--json", "first", "true").stdout)), {"id", "pid"})
 
-    def start(self, script, *options):
-        p = subprocess.Popen([node.SPACE, "exec", *options, self.box, "--", "bash", "-c", script], env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    def start(self, script, *options, hangup=signal.SIG_DFL):
+        p = subprocess.Popen([node.SPACE, "exec", *options, self.box, "--", "bash", "-c", script], env=self.node.env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup))
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.kill)
         self.assertEqual(p.stdout.readline(), "ready\n")
@@ -285,6 +290,9 @@ class Exec(Base):
         p.send_signal(signal.SIGHUP)
         self.assertEqual(p.wait(90), 129)
         node.wait_for("the command is gone", lambda: "5431" not in self.space("ps", "first").stdout)
+        p = self.start("echo ready; sleep 1; exit 6", hangup=signal.SIG_IGN)        # under nohup(1) it goes on
+        p.send_signal(signal.SIGHUP)
+        self.assertEqual(p.wait(30), 6)
         p = self.start("trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
         p.send_signal(signal.SIGTERM)
         time.sleep(0.2)
@@ -319,6 +327,7 @@ class Sandboxes(Base):
         self.addCleanup(lambda: self.node.space("kill", a["id"], check=False))
         self.assertEqual((a["timeoutSeconds"], a["onTimeout"], a["autoResume"], a["state"]), (7200, "pause", True, "running"))
         self.assertNotIn("accessToken", a)
+        self.assertIsNone(a["trafficToken"])
         b = self.space("create", "-e", "X=1", "--label", "who=life").stdout.strip()
         self.addCleanup(lambda: self.node.space("kill", b, check=False))
         ids = f"{a['id']}\n{b}\n"

@@ -397,7 +397,7 @@ class SecondCheck(Base):
         """The gateway knows a new key as soon as it signs, and sbx-manager does."""
         for _ in range(2):
             old = self.signer.kid()
-            self.node.space("key", "rotate", env={"SPACE_RUN_DIR": self.node.run})
+            self.node.space("key", "rotate", "--run-dir", self.node.run)
             self.assertNotEqual(self.signer.kid(), old)
             self.assertEqual(self.say(self.token(HTTP)), OK)
             self.assertEqual(self.ask(HTTP).status, 200)

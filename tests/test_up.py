@@ -124,6 +124,7 @@ class Up(unittest.TestCase):
         n = self.node
         pid, terminal = pty.fork()
         if pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)       # the tests themselves may run under nohup(1)
             os.execve(node.SPACE, [node.SPACE, "up", "--no-demo", *n.options()], n.env())
         try:
             seen = b""
@@ -313,8 +314,8 @@ class CommandLine(unittest.TestCase):
         self.assertLess(len(self.node.space("logs", self.box).stdout), 1 << 20)
 
     def test_keys_and_tenants(self):
-        env = {"SPACE_RUN_DIR": self.node.run}
-        made = json.loads(self.node.space("key", "new", "--tenant", "other-tenant", "--json", env=env).stdout)
+        run_dir = ("--run-dir", self.node.run)
+        made = json.loads(self.node.space("key", "new", "--tenant", "other-tenant", "--json", *run_dir).stdout)
         key = made["key"]
         self.assertRegex(key, r"^e2b_[0-9a-f]{32,}$")
         # Only its hash is kept.
@@ -326,7 +327,7 @@ class CommandLine(unittest.TestCase):
                     # Some are there for a moment only.
                     with contextlib.suppress(FileNotFoundError), open(os.path.join(root, f), "rb") as file:
                         self.assertNotIn(key.encode(), file.read(), f)
-        listed = json.loads(self.node.space("key", "ls", "--json", env=env).stdout)
+        listed = json.loads(self.node.space("key", "ls", "--json", *run_dir).stdout)
         self.assertIn(("other-tenant", "valid"), [(k["tenant"], k["state"]) for k in listed if k["id"] == made["id"]])
         # Another tenant's sandbox is not there, for reading, changing, and in lists.
         for method, path in (("GET", "/sandboxes/{}"), ("DELETE", "/sandboxes/{}"), ("GET", "/v1/sandboxes/{}"), ("POST", "/v1/sandboxes/{}/stop"),
@@ -342,10 +343,10 @@ class CommandLine(unittest.TestCase):
             self.assertEqual([s["id"] for s in self.node.api("GET", "/v1/sandboxes", key=key).json()], [box])
         finally:
             self.assertEqual(self.node.api("DELETE", f"/sandboxes/{box}", key=key).status, 204)
-        self.node.space("key", "revoke", made["id"], env=env)
+        self.assertEqual(json.loads(self.node.space("key", "revoke", made["id"], "--json", *run_dir).stdout), {"id": made["id"]})
         node.wait_for("the revoked key is refused", lambda: self.node.api("GET", "/sandboxes", key=key).status == 401)
         self.assertEqual(self.node.api("GET", "/sandboxes").status, 200)
-        listed = json.loads(self.node.space("key", "ls", "--json", env=env).stdout)
+        listed = json.loads(self.node.space("key", "ls", "--json", *run_dir).stdout)
         self.assertIn(("other-tenant", "revoked"), [(k["tenant"], k["state"]) for k in listed if k["id"] == made["id"]])
 
     def test_credentials_file(self):

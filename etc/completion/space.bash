@@ -8,7 +8,7 @@ _space_sandboxes() {
 _space_options() {
 	case $1 in
 	up | down) echo '--detach --size --port --instance --state-dir --run-dir --cache-dir --lib-dir --service-uid --uid-base --max-sandboxes --allow-origin --domain --tls-cert --tls-key --tls-port --listen --plain-http --net-allow --net-deny --nameserver --net-limit --no-demo' ;;
-	key) echo '--tenant --name --instance' ;;
+	key) echo '--tenant --name --instance --run-dir' ;;
 	create) echo '-T --template --name --timeout --on-timeout --auto-resume --no-internet --private -e --env -l --label --meta' ;;
 	ls) echo '-a --all -q --state -l --label --template -f --filter' ;;
 	resume) echo '--timeout' ;;

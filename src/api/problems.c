@@ -55,7 +55,8 @@ const struct problem problems[] = {
 	{ "in-transition", 409, "The sandbox is on its way to another state.",
 	  "Wait until it has arrived there (GET /v1/sandboxes/{id}), then try again." },
 	{ "not-running", 409, "The sandbox does not run: its time stands still.",
-	  "Resume it first: POST /v1/sandboxes/{id}/resume." },
+	  "Resume a paused one (POST /v1/sandboxes/{id}/resume), start a stopped one "
+	  "(POST /v1/sandboxes/{id}/start)." },
 	{ "idempotency-request-mismatch", 409,
 	  "The Idempotency-Key was used with another request.", "Choose a new key." },
 	{ "idempotency-in-progress", 503,

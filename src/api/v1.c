@@ -126,7 +126,7 @@ static int need_memory(struct call *c, struct store *s)
 
 	if (r == 0 && (b.observed == LIFE_STOPPED || b.observed == LIFE_STOPPING))
 		r = err_set_code(&c->err, -EBUSY, "wrong-state",
-				 "The sandbox is %s: it has a disk and no memory.",
+				 "The sandbox is %s: it has a disk and no memory, and can be started.",
 				 life_state_names[b.observed]);
 	store_sandbox_done(&b);
 	return r;

@@ -43,6 +43,7 @@ int box_id(struct cli *c, const char *name, char id[64], struct err *e)
 {
 	json_t *list;
 	size_t found;
+	bool by_name;
 	int r = creds_load(c, e);
 
 	if (r < 0)
@@ -56,6 +57,7 @@ int box_id(struct cli *c, const char *name, char id[64], struct err *e)
 	if (r < 0)
 		return r;
 	found = pick(list, name, true, id);
+	by_name = found > 0;
 	if (!found)
 		found = pick(list, name, false, id);
 	json_decref(list);
@@ -65,7 +67,9 @@ int box_id(struct cli *c, const char *name, char id[64], struct err *e)
 				    name);
 	if (found > 1)
 		return err_set_code(e, -EINVAL, "ambiguous",
-				    "\"%s\" fits %zu sandboxes; give more of the ID", name, found);
+				    by_name ? "\"%s\" is the name of %zu sandboxes; give the ID of one"
+					    : "\"%s\" fits %zu sandboxes; give more of the ID",
+				    name, found);
 	return 0;
 }
 

@@ -63,6 +63,7 @@ int cli_fail(struct cli *c, const struct err *e);                   /* "space: .
 void cli_note(struct cli *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));      /* stderr, unless quiet */
 void cli_print_json(json_t *v);                                     /* stdout, with a final newline; text_json_safe */
 void cli_print_safe(const char *s);                                 /* stdout, through text_safe */
+bool cli_nohup(void);                                               /* SIGHUP was ignored when we began: nohup(1) */
 /* The command or word that the user may have meant; NULL = none is near. */
 const char *cli_did_you_mean(const char *word);
 #define PARSED(n) if ((n) < 0) return (n) == -2 ? 0 : 2
@@ -97,13 +98,13 @@ int creds_save(const char *path, const char *api_url, const char *api_key, uid_t
 int creds_set_url(struct cli *c, const char *url, struct err *e);
 
 /*
-/*
  * dial.c, tls_pump.c: a connected, plain descriptor, whatever the URL says. `cli` is a struct cli.
  * tls_pump owns net, also when it fails.
  */
 int cli_dial(void *cli, int timeout_ms, struct err *e);
 int tls_pump(int net, const char *name, int64_t end_ms, struct err *e);
 
+/*
  * Calls to the API. *ret is the JSON answer (NULL for 204); an error answer becomes an err with its
  * message.
  */
@@ -132,7 +133,7 @@ int api_list(struct cli *c, json_t **ret, struct err *e);
 #define CLI_SECONDS_MAX (10 * 365 * 86400ULL)
 int cli_seconds(const char *text, uint64_t *ret);                   /* "90", "90s", "30m", "12h", "7d", "2w"; -EINVAL */
 int cli_get_sandbox(struct cli *c, const char *id, json_t **ret, struct err *e);      /* in the form of /v1 */
-void cli_print_sandbox(struct cli *c, json_t *v);                  /* its ID, with --json all but tokens */
+void cli_print_sandbox(struct cli *c, json_t *v);                  /* its ID, with --json all but its agent's token */
 /*
  * One of several sandboxes failed: said on stderr, with --json an entry {"id", "error"} in the list
  * of results; 1.

@@ -73,11 +73,10 @@ int cli_get_sandbox(struct cli *c, const char *id, json_t **ret, struct err *e)
 	return r;
 }
 
-/* Its tokens are no matter of a terminal's history. */
+/* The token of its agent is no matter of a terminal's history; that of its ports is asked for by --private. */
 void cli_print_sandbox(struct cli *c, json_t *v)
 {
 	json_object_del(v, "accessToken");
-	json_object_del(v, "trafficAccessToken");
 	if (c->json) {
 		cli_print_json(v);
 		return;

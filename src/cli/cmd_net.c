@@ -29,7 +29,7 @@ struct net_log {
 	json_int_t after;
 	char epoch[80];
 	json_t *list;                    /* with --json: all records so far */
-	bool follow;
+	bool follow;                     /* with --json: a record is one line */
 };
 
 static char *safe_of(json_t *rec, const char *key)
@@ -67,6 +67,14 @@ static void print_record(json_t *rec)
 	       str_eq(reason, "-") ? "" : "  ", str_eq(reason, "-") ? "" : reason);
 }
 
+static void print_json_line(json_t *rec)
+{
+	autofree char *line = json_dumps(rec, JSON_COMPACT | JSON_SORT_KEYS),
+		      *safe = text_json_safe(line);
+
+	puts(safe);
+}
+
 static int log_page(struct cli *c, struct net_log *l, json_t **ret, struct err *e)
 {
 	char target[160];
@@ -102,6 +110,8 @@ static int log_round(struct cli *c, struct net_log *l, struct err *e)
 	json_array_foreach(json_object_get(page, "records"), i, rec)
 		if (l->list)
 			json_array_append(l->list, rec);
+		else if (c->json)
+			print_json_line(rec);
 		else
 			print_record(rec);
 	l->after = number_of(page, "next");
@@ -135,11 +145,9 @@ static int net_log(struct cli *c, const char *name, bool follow)
 	struct err e = { 0 };
 	int r = creds_load(c, &e);
 
-	if (follow && c->json)
-		return cli_usage_error(c, "--follow has no --json");
 	if (r >= 0)
 		r = box_id(c, name, l.id, &e);
-	if (r >= 0 && c->json)
+	if (r >= 0 && c->json && !follow)
 		l.list = json_array();
 	if (r >= 0)
 		r = log_all(c, &l, &e);

@@ -145,13 +145,31 @@ int cmd_version(struct cli *c, int argc, char **argv)
 {
 	int n = cli_parse(c, argc, argv, NULL, -1);
 
-	if (n < 0)
-		return n == -2 ? 0 : 2;
+	PARSED(n);
+	if (n > 0)
+		return cli_usage_error(c, "it takes no arguments");
 	if (c->json)
 		printf("{\"version\": \"%s\"}\n", SPACE_VERSION);
 	else
 		printf("space %s\n", SPACE_VERSION);
 	return 0;
+}
+
+static int unknown(const char *word)
+{
+	autofree char *safe = text_safe(word, strlen(word));
+	const char *near = cli_did_you_mean(word);
+
+	if (word[0] == '-') {
+		fprintf(stderr, "space: options stand behind the command: space COMMAND %s\n", safe);
+		return 2;
+	}
+	fprintf(stderr, "space: there is no command \"%s\"", safe);
+	if (near)
+		fprintf(stderr, "; did you mean `space %s`?\n", near);
+	else
+		fputs("; `space --help` lists them\n", stderr);
+	return 2;
 }
 
 /* `space help exec` is `space exec --help`. */
@@ -161,6 +179,8 @@ static int help(int argc, char **argv)
 	const struct cli_command *k = argc > 2 ? find_command(argv[2]) : NULL;
 	struct cli c = { .command = "help" };
 
+	if (argc > 2 && !k && !str_eq(argv[2], "help"))
+		return unknown(argv[2]);
 	if (!k) {
 		print_help(argc < 2 ? stderr : stdout);
 		return argc < 2 ? 2 : 0;
@@ -168,19 +188,6 @@ static int help(int argc, char **argv)
 	words[0] = (char *)k->name;
 	c.self = k;
 	return k->run(&c, 2, words);
-}
-
-static int unknown(const char *word)
-{
-	autofree char *safe = text_safe(word, strlen(word));
-	const char *near = cli_did_you_mean(word);
-
-	fprintf(stderr, "space: there is no command \"%s\"", safe);
-	if (near)
-		fprintf(stderr, "; did you mean `space %s`?\n", near);
-	else
-		fputs("; `space --help` lists them\n", stderr);
-	return 2;
 }
 
 /* What could not be written is a failure; a reader who went away is one that says nothing. */

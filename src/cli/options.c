@@ -1,4 +1,5 @@
 /* The option parser that serves all commands, and what they say. */
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,6 +245,13 @@ void cli_note(struct cli *c, const char *fmt, ...)
 	va_start(ap, fmt);
 	say("", "", fmt, ap);
 	va_end(ap);
+}
+
+bool cli_nohup(void)
+{
+	struct sigaction at_start;
+
+	return sigaction(SIGHUP, NULL, &at_start) == 0 && at_start.sa_handler == SIG_IGN;
 }
 
 void cli_print_json(json_t *v)

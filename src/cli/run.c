@@ -455,7 +455,8 @@ static int signal_fd(sigset_t *ret_old)
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGQUIT);
-	sigaddset(&set, SIGHUP);
+	if (!cli_nohup())
+		sigaddset(&set, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &set, ret_old);
 	return signalfd(-1, &set, SFD_CLOEXEC);
 }

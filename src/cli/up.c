@@ -435,7 +435,7 @@ static void up_done(void *arg)
 
 	if (u->result < 0) {
 		if (!u->ending)
-			up_say("%s", u->err.text);
+			cli_fail(u->cli, &u->err);
 		u->failed = !u->ending;
 		begin_end(u);
 		return;
@@ -546,12 +546,10 @@ static int take_lock(struct up *u, struct err *e)
 static int take_signals(struct up *u, struct err *e)
 {
 	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP };
-	struct sigaction before;
 	int r = 0;
 
 	for (size_t i = 0; i < ARRAY_LEN(signals) && r >= 0; i++)
-		if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &before) < 0 ||
-		    before.sa_handler != SIG_IGN)
+		if (signals[i] != SIGHUP || !cli_nohup())
 			r = loop_signal(u->loop, signals[i], on_signal, u);
 	return r < 0 ? err_errno(e, r, "signals") : 0;
 }

@@ -343,22 +343,23 @@ int up_key_first(struct cli *c, struct store *s, const char *api_url, struct err
 
 /* ---- space key ---- */
 
-static int open_instance(struct cli *c, struct conf *k, struct store **s, struct err *e)
+static int open_instance(struct cli *c, const char *run_dir, struct conf *k, struct store **s,
+			 struct err *e)
 {
-	autofree char *path = x_asprintf("/run/space/%s/conf.json", c->instance);
-	const char *run = getenv("SPACE_RUN_DIR");
-	autofree char *own_path = run ? x_asprintf("%s/conf.json", run) : NULL;
+	autofree char *path = run_dir ? x_asprintf("%s/conf.json", run_dir)
+				      : x_asprintf("/run/space/%s/conf.json", c->instance);
 	char url[PATH_MAX + 16];
-	int r = conf_load(run ? own_path : path, k, e);
+	int r;
 
+	if (geteuid())
+		return err_set(e, -EACCES, "keys are made by root: sudo space key");
+	r = conf_load(path, k, e);
 	if (r == -ENOENT)
 		return err_set(e, r,
 			       "the instance %s does not run here; start it with `sudo space up`",
 			       c->instance);
 	if (r < 0)
 		return r;
-	if (geteuid())
-		return err_set(e, -EACCES, "keys are made by root: use sudo");
 	if (key_init() < 0 || up_store_url(k, url) < 0)
 		return err_set(e, -EIO, "cannot start the key library");
 	return store_open(url, s, e);
@@ -451,6 +452,14 @@ static int key_ls(struct cli *c, struct store *s, const char *tenant, struct err
 	return 0;
 }
 
+static void print_bundle(struct cli *c, uint64_t number, const char *text)
+{
+	if (c->json)
+		printf("{\"bundle\": %llu}\n", (unsigned long long)number);
+	else
+		printf("bundle %llu %s\n", (unsigned long long)number, text);
+}
+
 static int key_rotate(struct cli *c, const struct conf *k, struct store *s, struct err *e)
 {
 	uint64_t number;
@@ -475,11 +484,8 @@ static int key_rotate(struct cli *c, const struct conf *k, struct store *s, stru
 		r = wait_acknowledged(s, number, e);
 	if (r < 0)
 		return r;
-	if (c->json)
-		printf("{\"bundle\": %llu}\n", (unsigned long long)number);
-	else
-		printf("bundle %llu is installed on every node; new capabilities are signed with the new keys\n",
-		       (unsigned long long)number);
+	print_bundle(c, number,
+		     "is installed on every node; new capabilities are signed with the new keys");
 	return 0;
 }
 
@@ -491,24 +497,56 @@ static int key_reset(struct cli *c, const struct conf *k, struct store *s, struc
 {
 	char path[PATH_MAX];
 	uint64_t number;
+	int r;
 
 	if (conf_path(k, path, CONF_STATE, "sbx/bundle.txt") < 0)
 		return err_set(e, -ENAMETOOLONG, "the state folder's name is too long");
 	if (unlink(path) < 0 && errno != ENOENT)
 		return err_errno(e, -errno, "%s", path);
-	cli_note(
-		c,
-		"The node forgets its bundle when sbx-manager starts next; `space down` and `space up` do that.");
-	return publish_bundle(k, s, &number, e);
+	r = publish_bundle(k, s, &number, e);
+	if (r < 0)
+		return r;
+	print_bundle(c, number, "is taken when sbx-manager starts next: `space down`, `space up`");
+	return 0;
+}
+
+static int key_revoke(struct cli *c, struct store *s, const char *id, struct err *e)
+{
+	int r = store_key_revoke(s, id, e);
+	json_t *v;
+
+	if (r < 0)
+		return r;
+	if (!c->json) {
+		printf("%s\n", id);
+		return 0;
+	}
+	v = json_pack("{s:s}", "id", id);
+	cli_print_json(v);
+	json_decref(v);
+	return 0;
+}
+
+static bool words_ok(char *const *argv, int n, const char *tenant)
+{
+	static const struct { const char *word; int n; } forms[] = {
+		{ "new", 1 }, { "ls", 1 }, { "revoke", 2 }, { "rotate", 1 }, { "reset", 1 }
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(forms) && n; i++)
+		if (str_eq(argv[1], forms[i].word) && n == forms[i].n)
+			return tenant || !str_eq(argv[1], "new");
+	return false;
 }
 
 int cmd_key(struct cli *c, int argc, char **argv)
 {
-	const char *tenant = NULL, *name = "", *instance = NULL;
+	const char *tenant = NULL, *name = "", *instance = NULL, *run_dir = NULL;
 	const struct cli_option opts[] = {
 		{ "--tenant", "NAME", "whose key (new: required; ls: only these)", &tenant, false },
 		{ "--name", "TEXT", "a note for lists", &name, false },
 		{ "--instance", "NAME", "instance (default: default)", &instance, false },
+		{ "--run-dir", "DIR", "default: /run/space/INSTANCE", &run_dir, false },
 		{ 0 },
 	};
 	int n = cli_parse(c, argc, argv, opts, -1), r;
@@ -518,28 +556,24 @@ int cmd_key(struct cli *c, int argc, char **argv)
 
 	if (n < 0)
 		return n == -2 ? 0 : 2;
-	if (n < 1)
-		return cli_usage_error(c, "new, ls, revoke, rotate or reset?");
-	if (instance)
-		c->instance = instance;
-	r = open_instance(c, &k, &s, &e);
-	if (r < 0)
-		return cli_fail(c, &e);
-	if (str_eq(argv[1], "new") && tenant && n == 1)
-		r = key_new(c, s, tenant, name, &e);
-	else if (str_eq(argv[1], "ls") && n == 1)
-		r = key_ls(c, s, tenant, &e);
-	else if (str_eq(argv[1], "revoke") && n == 2)
-		r = store_key_revoke(s, argv[2], &e);
-	else if (str_eq(argv[1], "rotate") && n == 1)
-		r = key_rotate(c, &k, s, &e);
-	else if (str_eq(argv[1], "reset") && n == 1)
-		r = key_reset(c, &k, s, &e);
-	else
-		r = -E2BIG;
-	store_close(s);
-	if (r == -E2BIG && !e.text[0])
+	if (!words_ok(argv, n, tenant))
 		return cli_usage_error(
 			c, "it takes: new --tenant NAME | ls | revoke ID | rotate | reset");
+	if (instance)
+		c->instance = instance;
+	r = open_instance(c, run_dir, &k, &s, &e);
+	if (r < 0)
+		return cli_fail(c, &e);
+	if (str_eq(argv[1], "new"))
+		r = key_new(c, s, tenant, name, &e);
+	else if (str_eq(argv[1], "ls"))
+		r = key_ls(c, s, tenant, &e);
+	else if (str_eq(argv[1], "revoke"))
+		r = key_revoke(c, s, argv[2], &e);
+	else if (str_eq(argv[1], "rotate"))
+		r = key_rotate(c, &k, s, &e);
+	else
+		r = key_reset(c, &k, s, &e);
+	store_close(s);
 	return r < 0 ? cli_fail(c, &e) : 0;
 }

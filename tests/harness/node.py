@@ -182,7 +182,7 @@ class Node:
             return json.load(f)["api_key"]
 
     def new_key(self, tenant):
-        return self.space("key", "new", "--tenant", tenant, "--quiet", env={"SPACE_RUN_DIR": self.run}).stdout.strip()
+        return self.space("key", "new", "--tenant", tenant, "--quiet", "--run-dir", self.run).stdout.strip()
 
     def api(self, method, path, body=None, headers=None, key=None, raw=None, timeout=90):
         data = raw if raw is not None else (json.dumps(body).encode() if body is not None else None)

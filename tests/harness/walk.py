@@ -165,7 +165,7 @@ def steps(node, only=None):
         return life("start")
 
     def rotate():
-        node.space("key", "rotate", env={"SPACE_RUN_DIR": node.run}, check=False)
+        node.space("key", "rotate", "--run-dir", node.run, check=False)
         return patient(lambda: node.api("GET", "/sandboxes"))
 
     extra = [("pause", pause), ("resume", resume), ("stop", lambda: life("stop")), ("start", lambda: life("start")), ("start anew", lambda: life("start")), ("crash", crash), ("rotate", rotate)]
