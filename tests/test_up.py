@@ -1,4 +1,4 @@
-"""A node's beginning and end, and the command line against it (L-1, U-7, N-3, L-10)."""
+"""A node's beginning and end, and the command line against it (L-1, L-6, U-7, N-3, L-10)."""
 
 import contextlib
 import glob
@@ -102,6 +102,8 @@ class Up(unittest.TestCase):
             text = n.up_log()
             for word in ("space exec", "space env", "uname"):
                 self.assertIn(word, text + (self.peek(p) or ""))
+            with open(f"{n.run}/conf.json") as f:              # L-6: who has no KVM is told
+                self.assertEqual("NOT a security boundary" in text, json.load(f)["accel"] == "tcg")
             self.assertEqual(walk.mine(n), {}, "the demonstration left something behind")
             boxes = [n.create() for _ in range(2)]
             os.killpg(p.pid, signal.SIGINT)
