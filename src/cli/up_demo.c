@@ -50,9 +50,8 @@ int up_demo(struct cli *c, struct err *e)
 	up_say("  space exec $id -- python3 -c 'print(6 * 7)'");
 	up_say("  space shell $id");
 	up_say("or with an SDK that you use already:");
-	up_say("  eval \"$(space env)\"; npm install e2b");
-	up_say("  node -e 'import(\"e2b\").then(async ({ Sandbox }) => {"
-	       " const s = await Sandbox.create(\"base\");");
-	up_say("    console.log((await s.commands.run(\"uname -a\")).stdout); await s.kill() })'");
+	up_say("  eval \"$(space env)\"; python3 -m venv venv; venv/bin/pip install e2b");
+	up_say("  venv/bin/python -c 'from e2b import Sandbox; s = Sandbox.create(\"base\"); "
+	       "print(s.commands.run(\"uname -a\").stdout); s.kill()'");
 	return 0;
 }
