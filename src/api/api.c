@@ -217,7 +217,8 @@ static void dispatch(struct call *c)
 	struct data_target t;
 	struct err e = { 0 };
 	bool method_wrong;
-	int r = front_check(c, h, &e);
+	int r = c->api->stopping ? err_set(&e, -EAGAIN, "The server is being stopped; try again.")
+				 : front_check(c, h, &e);
 
 	if (r == 0)
 		r = data_target_of(c->api, h, &t, &e);
@@ -367,8 +368,8 @@ void api_free(struct api *a)
 	if (!a)
 		return;
 	a->stopping = true;
-	work_free(a->slow);
-	work_free(a->quick);
+	work_stop(a->slow);
+	work_stop(a->quick);
 	terminal_clear(a);
 	data_cut(a, NULL, UINT64_MAX);
 	front_free(a->front);
@@ -381,6 +382,8 @@ void api_free(struct api *a)
 	route_clear(a);
 	metrics_kept_free(a->metrics);
 	signed_clear(a);
+	work_free(a->slow);
+	work_free(a->quick);
 	free(a);
 }
 

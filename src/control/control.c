@@ -193,11 +193,14 @@ void control_free(struct control *c)
 {
 	if (!c)
 		return;
-	c->leaving = true;              /* jobs that end now begin no others */
+	c->leaving = true;
 	loop_timer_stop(&c->claim_timer);
 	loop_timer_stop(&c->nodes_timer);
 	loop_timer_stop(&c->end_timer);
 	loop_timer_stop(&c->keys_timer);
+	/* Jobs that end now begin no others: what they have claimed is claimed anew by others. */
+	work_stop(c->drive);
+	work_stop(c->look);
 	work_free(c->drive);
 	work_free(c->look);
 	nodes_free(c);

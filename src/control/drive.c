@@ -68,7 +68,7 @@ void drive_op(struct control *c, const struct store_op *op)
 	c->n_driving++;
 	if (work_add(c->drive, op->sandbox, drive_run, drive_done, j) == 0)
 		return;
-	c->n_driving--;                          /* its lease runs out, then it is claimed anew */
+	c->n_driving--;                          /* full, or ended: its lease runs out, then it is claimed anew */
 	key_signer_done(&j->signer);
 	free(j);
 }

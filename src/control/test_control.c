@@ -448,6 +448,24 @@ static void test_renewal(void **state)
 	assert_int_equal(g->calls, 1);
 }
 
+/* What a job finds as the program ends begins nothing: its lease runs out, then others have it. */
+static void test_end_while_claiming(void **state)
+{
+	struct rig *g = *state;
+	int64_t until = clock_mono_ms() + WAIT_MS;
+	struct store_op op = { 0 };
+
+	start(g);
+	WAIT(g, g->control->have_signer && !g->control->claiming);
+	add_box(g, false, 0);
+	WAIT(g, g->control->claiming);
+	while (op.state != STORE_OP_CLAIMED && clock_mono_ms() < until)
+		assert_int_equal(store_op_get(g->store, 1, &op, NULL), 0);
+	assert_int_equal(op.state, STORE_OP_CLAIMED);
+	control_free(TAKE(g->control));
+	assert_int_equal(g->calls, 0);
+}
+
 /* Two replicas: each operation is driven once. */
 static void test_replicas(void **state)
 {
@@ -476,7 +494,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_leftover), T(test_fails_for_good), T(test_observed),  T(test_guest_reboot),
 		T(test_unwanted), T(test_lost),		  T(test_time_over), T(test_renewal),
-		T(test_rotation), T(test_replicas),
+		T(test_rotation), T(test_replicas),	  T(test_end_while_claiming),
 	};
 
 	log_open("test", "test");

@@ -211,18 +211,16 @@ static int work_drop_key(const char *key, void *value, void *arg)
 	return 0;
 }
 
-void work_free(struct work *w)
+void work_stop(struct work *w)
 {
 	struct work_job *job;
 
-	if (!w)
-		return;
 	pthread_mutex_lock(&w->lock);
 	w->ending = true;
 	pthread_cond_broadcast(&w->more);
 	pthread_mutex_unlock(&w->lock);
-	for (unsigned i = 0; i < w->n_threads; i++)
-		pthread_join(w->threads[i], NULL);
+	for (; w->n_threads > 0; w->n_threads--)
+		pthread_join(w->threads[w->n_threads - 1], NULL);
 	loop_del(&w->io);
 	while ((job = work_take_finished(w)) != NULL) {
 		w->n_pending--;
@@ -230,6 +228,13 @@ void work_free(struct work *w)
 			job->done(job->arg);
 		work_job_free(job);
 	}
+}
+
+void work_free(struct work *w)
+{
+	if (!w)
+		return;
+	work_stop(w);
 	work_drop_list(&w->ready);
 	map_each(w->keys, work_drop_key, NULL);
 	map_free(w->keys);

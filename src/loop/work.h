@@ -19,7 +19,13 @@ struct work *work_new(struct loop *l, unsigned threads);
  * them. `arg` must outlive the workers.
  */
 struct work *work_new_begin(struct loop *l, unsigned threads, void (*begin)(void *arg), void *arg);
-void work_free(struct work *w);                          /* waits for the running jobs and calls their done; queued ones are dropped (done is not called) */
+/*
+ * Waits for the running jobs and calls their done; queued ones are dropped (done is not called).
+ * From then on work_add says -EAGAIN: who has several sets whose jobs begin others stops all of
+ * them before it frees the first.
+ */
+void work_stop(struct work *w);
+void work_free(struct work *w);                          /* stops it first */
 /* -EAGAIN when WORK_QUEUE_MAX jobs wait. `arg` belongs to the job until done(arg) was called. */
 int work_add(struct work *w, const char *key, void (*run)(void *arg), void (*done)(void *arg),
 	     void *arg);

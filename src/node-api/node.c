@@ -138,7 +138,9 @@ static void node_handle(struct http_req *r, void *arg)
 	c->req = r;
 	c->start_ms = clock_mono_ms();
 	http_req_set_user(r, c);
-	op = op_of(http_req_head(r), &e);
+	op = c->node->sbx ? op_of(http_req_head(r), &e) : NULL;
+	if (!c->node->sbx)
+		err_set(&e, -EAGAIN, "node-api is being stopped.");
 	if (op)
 		str_copy(c->kind, sizeof(c->kind), op->name);
 	if (!op || take_fields(c, http_req_head(r), op, &e) < 0)

@@ -772,6 +772,25 @@ static void test_sbx_restarts(void **state)
 	WAIT(g, has(&g->in, "HTTP/1.1 204 "));
 }
 
+/* What comes while the program ends its streams is refused. */
+static void test_end_under_load(void **state)
+{
+	static const char late[] = "GET /health HTTP/1.1\r\nHost: h\r\nSpace-Op: forward\r\n" CAP "\r\n";
+	struct rig *g = *state;
+	char text[4096] = "";
+	int sv[2];
+
+	ask(g, "forward", "GET /health", CAP, "");
+	WAIT(g, has(&g->guest, "GET /health"));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sv), 0);
+	node_accept(g->node, sv[1]);
+	put(sv[0], late);
+	node_free(TAKE(g->node));
+	assert_true(read(sv[0], text, sizeof(text) - 1) > 0);
+	assert_true(str_starts(text, "HTTP/1.1 503 "));
+	close(sv[0]);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -781,7 +800,7 @@ int main(void)
 		T(test_guest_breaks), T(test_admitted_late), T(test_stranger),
 		T(test_sbx_restarts), T(test_port),	     T(test_port_verdicts),
 		T(test_port_misuse),  T(test_port_tunnel),   T(test_port_broken),
-		T(test_port_revoked),
+		T(test_port_revoked), T(test_end_under_load),
 	};
 
 	log_open("test", "test");
