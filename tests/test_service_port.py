@@ -15,7 +15,7 @@ import fcntl
 from harness import cap, node
 
 SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "harness/guest_server.py")
-HTTP, LOOPBACK, LOOPBACK6, ECHO, FLOOD, UPGRADE, CLOSED, DOOR = 8000, 8001, 8002, 9000, 9001, 9002, 8009, 49982
+HTTP, LOOPBACK, LOOPBACK6, ECHO, FLOOD, UPGRADE, ENDS, CLOSED, DOOR = 8000, 8001, 8002, 9000, 9001, 9002, 9003, 8009, 49982
 PREAMBLE = struct.Struct("<IIQQ16sHB5s")
 VERDICT = struct.Struct("<II")
 PREAMBLE_MAGIC, VERDICT_MAGIC = 0x31777467, 0x31767467
@@ -503,6 +503,37 @@ class Ends(Base):
             self.assertEqual(t.read(1), b"a")
             cut()
             self.assertEqual(t.cut(), "reset", what)
+
+    def test_a_reset_of_the_guests_program_is_no_end(self):
+        t = Tunnel(self.node, None, ENDS, api_box=self.box)
+        self.addCleanup(t.sock.close)
+        t.sock.sendall(b"reset\n")
+        self.assertEqual(t.read(4), b"half")
+        self.assertEqual(t.cut(), "reset")
+        with socket.create_connection(("127.0.0.1", self.node.port), 20) as s:
+            s.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {self.box}\r\nE2b-Sandbox-Port: {ENDS}\r\n\r\n".encode())
+            got = b""
+            try:
+                while data := s.recv(65536):
+                    got += data
+            except ConnectionResetError:
+                pass
+        self.assertIn(b" 200 ", got)
+        self.assertNotIn(b"\r\n0\r\n", got, "the answer looks whole")
+
+    def test_a_reset_of_a_client_is_one_for_the_guests_program(self):
+        ends = (("end", lambda s: s.shutdown(socket.SHUT_WR)),
+                ("reset", lambda s: (s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)), s.close())))
+        for what, end in ends:
+            t = Tunnel(self.node, None, ENDS, api_box=self.box)
+            self.addCleanup(t.sock.close)
+            t.sock.sendall(f"note /tmp/{what}\n".encode())
+            self.assertEqual(t.read(1), b"!")
+            t.sock.sendall(b"12345678")
+            time.sleep(0.3)
+            end(t.sock)
+            noted = self.node.sh(self.box, f"for i in $(seq 600); do [ -e /tmp/{what} ] && break; sleep 0.1; done; cat /tmp/{what}").split()
+            self.assertEqual(noted[1], what)
 
     def try_tunnel(self, box):
         """None while its gateway is being started."""

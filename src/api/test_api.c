@@ -687,10 +687,10 @@ static void test_end_under_load(void **state)
 	struct rig *g = *state;
 	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
 	autofree char *held = x_asprintf(DATA("GET /envs") "\r\n", b.id, b.token);
-	static const char *const late[] = { "DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n",
-					    "GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n",
-					    DATA("GET /envs") "\r\n" };
-	int clients[ARRAY_LEN(late) + 1], sv[2];
+	autofree char *change = x_asprintf("DELETE /sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id),
+		      *look = x_asprintf("GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", b.id);
+	const char *const asked[] = { held, change, look, held };      /* all but the first too late */
+	int clients[ARRAY_LEN(asked)], sv[2];
 	int64_t until = clock_mono_ms() + WAIT_MS;
 	char text[4096] = "";
 
@@ -700,15 +700,15 @@ static void test_end_under_load(void **state)
 		clients[i] = sv[0];
 		api_accept(g->api, sv[1]);
 	}
-	assert_int_equal(fd_write_all(clients[0], held, strlen(held), WAIT_MS), 0);
-	while (!g->held && clock_mono_ms() < until)
-		rig_turn(g);
-	assert_non_null(g->held);
-	for (size_t i = 0; i < ARRAY_LEN(late); i++)
-		dprintf(clients[i + 1], late[i], b.id, b.token);
+	for (size_t i = 0; i < ARRAY_LEN(clients); i++) {
+		assert_int_equal(fd_write_all(clients[i], asked[i], strlen(asked[i]), WAIT_MS), 0);
+		while (!g->held && clock_mono_ms() < until)
+			rig_turn(g);
+		assert_non_null(g->held);
+	}
 	api_free(TAKE(g->api));
-	for (size_t i = 0; i < ARRAY_LEN(late); i++) {
-		assert_true(read(clients[i + 1], text, sizeof(text) - 1) > 0);
+	for (size_t i = 1; i < ARRAY_LEN(clients); i++) {
+		assert_true(read(clients[i], text, sizeof(text) - 1) > 0);
 		assert_true(str_starts(text, "HTTP/1.1 503 "));
 	}
 	http_req_answer(g->held, 204, NULL, NULL, NULL, 0);

@@ -507,14 +507,19 @@ static void answer_complete(struct forward *f)
 }
 
 /*
- * Closed, not shut: POLLHUP says that both of its directions have ended, while ours is still open.
+ * Closed, not shut: POLLHUP says that both of its directions have ended, while ours (`shut`) is
+ * still open.
  */
+static bool broke(const struct forward *f, struct conn *c, bool shut)
+{
+	struct pollfd p = { .fd = conn_fd(c) };
+
+	return f->c.closed_is_broken && !shut && poll(&p, 1, 0) == 1 && (p.revents & POLLHUP);
+}
+
 static bool up_broke(const struct forward *f)
 {
-	struct pollfd p = { .fd = conn_fd(f->up) };
-
-	return f->c.closed_is_broken && conn_eof(f->up) && !f->shut_up && poll(&p, 1, 0) == 1 &&
-	       (p.revents & POLLHUP);
+	return conn_eof(f->up) && broke(f, f->up, f->shut_up);
 }
 
 static bool answer_at_eof(struct forward *f)
@@ -592,6 +597,12 @@ static bool pump_tunnel(struct forward *f)
 		forward_break(f, FORWARD_UPSTREAM_GONE);
 		return false;
 	}
+	/* What it sent before is lost with a reset on any connection. */
+	if ((conn_eof(f->client) || conn_left(f->client)) &&
+	    broke(f, f->client, f->shut_client)) {
+		forward_break(f, FORWARD_CLIENT_GONE);
+		return false;
+	}
 	go = tunnel_way(f->client, f->up, &f->shut_up, &f->end.in_bytes);
 	go |= tunnel_way(f->up, f->client, &f->shut_client, &f->end.out_bytes);
 	f->progress |= go;
@@ -642,7 +653,7 @@ static enum phase phase_of(const struct forward *f)
 	case ST_BODY:
 		return f->in_done ? PH_NONE : PH_STALL;
 	case ST_TUNNEL:
-		return f->shut_up || f->shut_client ? PH_STALL : PH_NONE;
+		return f->shut_up || f->shut_client || conn_left(f->client) ? PH_STALL : PH_NONE;
 	case ST_FLUSH:
 		return conn_out_len(f->client) > 0 ? PH_FLUSH : PH_LINGER;
 	case ST_DRAIN:
@@ -735,7 +746,7 @@ static void on_client(struct conn *c, enum conn_event ev, void *arg)
 
 	if (f->st == ST_ENDED)
 		return;
-	if (ev == CONN_ERROR || (ev == CONN_EOF && waits)) {
+	if (ev == CONN_ERROR || ((ev == CONN_EOF || ev == CONN_LEFT) && waits)) {
 		client_close(f, false);
 		forward_over(f, f->st == ST_FLUSH || f->st == ST_DRAIN ? FORWARD_OK
 								       : FORWARD_CLIENT_GONE);
@@ -781,7 +792,7 @@ struct forward *forward_new(const struct forward_conf *c, struct conn *client,
 	f->kept_ok = c->replay;
 	conn_set_timeout(client, 0);
 	conn_set_fn(client, on_client, f);
-	if (conn_eof(client) || conn_error(client)) {
+	if (conn_eof(client) || conn_left(client) || conn_error(client)) {
 		client_close(f, false);
 		forward_over(f, FORWARD_CLIENT_GONE);
 	}

@@ -13,8 +13,9 @@
  *    an upgrade: then both sides become a raw tunnel, half-closes included).
  *  - Buffers are those of the two conns (FORWARD_BUFFER_BYTES each way is right for the upstream's): who does not read
  *    stalls who writes.
- *  - A client that sends end of file before its answer is complete has left (as a closed socket looks the same);
- *    tunnels excepted. The upstream connection is then shut and closed.
+ *  - A client that sends end of file before its answer is complete has left (as a closed socket looks the same), also
+ *    when what it sent before waits for the upstream; tunnels excepted: there that wait has a limit then
+ *    (stall_timeout_ms). The upstream connection is then shut and closed.
  *  - A body that was cut never ends in order at the client: it gets a message that is not whole; over TCP a reset, too, but for
  *    requests with Content-Length whose answer shows by its framing that it was cut, with no byte on its way.
  *  - An upstream that sent its whole answer before it took the whole request is closed; the client's rest is drained
@@ -68,9 +69,9 @@ struct forward_conf {
 	struct loop *loop;
 	bool rechunk;              /* frame the answer's body anew: trailers of the upstream do not pass */
 	/*
-	 * The upstream's end is in order only by its shutdown(2): a Unix socket that is closed
-	 * altogether broke (who had it died). Not to be told apart once the client's end was passed
-	 * on to it.
+	 * An end is in order only by shutdown(2): a Unix socket that is closed altogether broke (who
+	 * had it died, or had seen a cut). So it is with the upstream's, and with the client's of a
+	 * tunnel. Not to be told apart once the other side's end was passed on to it.
 	 */
 	bool closed_is_broken;
 	bool replay;               /* keep the body's first bytes for another attempt */

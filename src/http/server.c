@@ -503,6 +503,8 @@ static void on_event(struct conn *c, enum conn_event ev, void *arg)
 			conn_set_timeout(c, p->server->conf.idle_timeout_ms);
 		peer_run(p);
 		break;
+	case CONN_LEFT:
+		break;                   /* the answer is tried all the same */
 	}
 }
 

@@ -14,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/alloc.h"
@@ -480,6 +481,99 @@ static void test_raw_tunnel(void **state)
 		assert_int_equal(g.end.why, closed == 1 ? FORWARD_UPSTREAM_GONE : FORWARD_OK);
 		rig_done(&g);
 	}
+}
+
+/* Until forward reads no more: something stays in the kernel, in front of the client's end. */
+static void stuff(struct rig *g)
+{
+	static const char piece[4096];
+	int waits = 0;
+
+	while (waits == 0) {
+		assert_int_equal(send(g->cfd, piece, sizeof(piece), MSG_NOSIGNAL), sizeof(piece));
+		for (int i = 0; i < 3; i++)
+			loop_turn(g->loop, 0);
+		assert_return_code(ioctl(g->fd, FIONREAD, &waits), errno);
+	}
+}
+
+/* The upstream takes nothing meanwhile. */
+static void await_end(struct rig *g)
+{
+	int64_t until = clock_mono_ms() + WAIT_MS;
+
+	while (!g->ended) {
+		assert_true(clock_mono_ms() < until);
+		loop_turn(g->loop, 100);
+	}
+}
+
+/* A client that leaves while the upstream takes nothing holds nothing. */
+static void test_left_unread(void **state)
+{
+	for (int tcp = 0; tcp < 2; tcp++) {
+		struct rig g;
+
+		rig_open(&g, tcp, "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n");
+		attach_up(&g, HEAD_UP "Content-Length: 99999999\r\n\r\n");
+		stuff(&g);
+		assert_false(g.ended);
+		close(TAKE_FD(g.cfd));
+		await_end(&g);
+		assert_int_equal(g.end.why, FORWARD_CLIENT_GONE);
+		assert_int_equal(g.released, 1);
+		rig_done(&g);
+	}
+}
+
+enum leaving { CLOSES, RESETS, HALF_CLOSES };
+
+/*
+ * The same in a tunnel. A cut is one for the upstream, too: it is closed altogether, not shut. What
+ * only ended may still be taken by the upstream, but not for ever.
+ */
+static void leave_tunnel(enum leaving how, bool tcp, bool unread, enum forward_why why)
+{
+	struct linger now = { .l_onoff = 1 };
+	struct rig g = { .loop = loop_new() };
+	struct forward_conf c = conf_of(&g);
+	struct pollfd p;
+	int sv[2];
+
+	c.closed_is_broken = true;
+	c.stall_timeout_ms = 200;
+	rig_begin(&g, &c, tcp,
+		  "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n");
+	pair(false, sv);
+	g.ufd = sv[1];
+	forward_tunnel(g.f, conn_new(g.loop, sv[0], FORWARD_BUFFER_BYTES, FORWARD_BUFFER_BYTES,
+				     unused, NULL));
+	if (unread)
+		stuff(&g);
+	else
+		put(g.cfd, "some");
+	if (how == RESETS)
+		setsockopt(g.cfd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	if (how == HALF_CLOSES)
+		shutdown(g.cfd, SHUT_WR);
+	else
+		close(TAKE_FD(g.cfd));
+	await_end(&g);
+	assert_int_equal(g.end.why, why);
+	p = (struct pollfd){ .fd = g.ufd };
+	assert_int_equal(poll(&p, 1, 0), 1);
+	assert_true(p.revents & POLLHUP);
+	rig_done(&g);
+}
+
+static void test_left_tunnel(void **state)
+{
+	leave_tunnel(CLOSES, false, false, FORWARD_CLIENT_GONE);
+	leave_tunnel(CLOSES, false, true, FORWARD_CLIENT_GONE);
+	leave_tunnel(RESETS, true, false, FORWARD_CLIENT_GONE);
+	leave_tunnel(RESETS, true, true, FORWARD_CLIENT_GONE);
+	leave_tunnel(HALF_CLOSES, true, true, FORWARD_TIMEOUT);
+	leave_tunnel(HALF_CLOSES, false, true, FORWARD_TIMEOUT);
 }
 
 /*
@@ -950,6 +1044,8 @@ int main(void)
 		cmocka_unit_test(test_expect),
 		cmocka_unit_test(test_upgrade),
 		cmocka_unit_test(test_raw_tunnel),
+		cmocka_unit_test(test_left_unread),
+		cmocka_unit_test(test_left_tunnel),
 		cmocka_unit_test(test_smuggled_answer),
 		cmocka_unit_test(test_bad_messages),
 		cmocka_unit_test(test_early_answer),

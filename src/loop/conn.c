@@ -1,8 +1,9 @@
 /*
  * Theory of operation. conn_mask computes from the state what epoll shall report; it is called
  * after everything that may change the state. A mask of 0 takes the descriptor out of epoll: the
- * kernel reports EPOLLHUP whether it was asked for or not, and a paused connection whose peer left
- * would wake the loop without end.
+ * kernel reports EPOLLHUP whether it was asked for or not, and a connection whose end was told would
+ * wake the loop without end. Who waits for nothing but room still wants to know that its peer has
+ * left (EPOLLRDHUP alone, until that was said): nobody may ever make room.
  *
  * Nothing is called from inside a conn_ function. What happens there (an error on writing, all
  * written at once) is noted in `due` and given to the callback at the end of the turn, by the same
@@ -38,7 +39,7 @@ enum conn_due {
 struct conn {
 	struct loop *loop;
 	int fd;
-	bool is_socket, connecting, eof, paused, stalled, shut_wanted, shut_done, freed;
+	bool is_socket, connecting, eof, left, paused, stalled, shut_wanted, shut_done, freed;
 	unsigned due;
 	int error;
 	size_t read_size;
@@ -77,7 +78,7 @@ static uint32_t conn_mask(const struct conn *c)
 		mask |= EPOLLIN;
 	if (buf_len(&c->out))
 		mask |= EPOLLOUT;
-	return mask;
+	return mask || c->eof || c->left ? mask : EPOLLRDHUP;
 }
 
 static void conn_fail(struct conn *c, int error)
@@ -220,6 +221,10 @@ static void conn_on_io(struct loop_io *io, uint32_t events)
 
 	if (c->connecting && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
 		conn_finish_connect(c);
+	if (io->events == EPOLLRDHUP) {
+		c->left = true;
+		conn_give(c, CONN_LEFT);
+	}
 	if (!c->error && (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
 		conn_push(c);
 	if (!c->freed && !c->error && !c->connecting && (io->events & EPOLLIN) &&
@@ -406,6 +411,11 @@ int conn_error(const struct conn *c)
 bool conn_eof(const struct conn *c)
 {
 	return c->eof;
+}
+
+bool conn_left(const struct conn *c)
+{
+	return c->left;
 }
 
 void conn_kick(struct conn *c)

@@ -24,6 +24,7 @@ enum conn_event {
 	CONN_ERROR,         /* conn_error() says which; the connection is dead */
 	CONN_TIMEOUT,       /* conn_set_timeout ran out */
 	CONN_CONNECTED,     /* after conn_dial, and after conn_new with a descriptor whose connect is in progress */
+	CONN_LEFT,          /* the peer will send no more, or is gone; what it sent waits to be read: the buffer is full, or paused. Once */
 };
 
 typedef void conn_fn(struct conn *c, enum conn_event ev, void *arg);
@@ -58,6 +59,7 @@ void conn_set_timeout(struct conn *c, int64_t ms);       /* one shot; 0 = off */
 int conn_fd(const struct conn *c);
 int conn_error(const struct conn *c);                    /* negative errno */
 bool conn_eof(const struct conn *c);                     /* CONN_EOF was given */
+bool conn_left(const struct conn *c);                    /* CONN_LEFT was given */
 void conn_kick(struct conn *c);                          /* CONN_DATA again in the next turn if input is there */
 
 #endif

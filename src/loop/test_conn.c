@@ -22,8 +22,8 @@
 #define OUT_MAX 65536
 
 struct seen {
-	int n[CONN_CONNECTED + 1];
-	bool free_in[CONN_CONNECTED + 1];
+	int n[CONN_LEFT + 1];
+	bool free_in[CONN_LEFT + 1];
 	bool eat, freed;
 	size_t eaten;
 };
@@ -135,6 +135,8 @@ static void test_paused_hangup(void **state)
 	start = clock_mono_ms();
 	loop_turn(l, 60);
 	assert_true(clock_mono_ms() - start >= 50);
+	assert_int_equal(s.n[CONN_LEFT], 1);
+	assert_true(conn_left(c));
 	conn_pause(c, false);
 	TURN_UNTIL(l, s.n[CONN_EOF] == 1);
 	assert_int_equal(s.n[CONN_DATA], 1);
@@ -234,8 +236,10 @@ static void test_free_in_callback(void **state)
 
 	s.free_in[*ev] = true;
 	assert_int_equal(write(peer, "abc", 3), 3);
-	if (*ev == CONN_EOF)
+	if (*ev == CONN_EOF || *ev == CONN_LEFT)
 		shutdown(peer, SHUT_WR);
+	if (*ev == CONN_LEFT)
+		conn_pause(c, true);
 	conn_write(c, "x", 1);
 	conn_kick(c);
 	if (*ev == CONN_TIMEOUT)
@@ -327,6 +331,7 @@ int main(void)
 		FREE_IN(CONN_DRAINED),
 		FREE_IN(CONN_ERROR),
 		FREE_IN(CONN_TIMEOUT),
+		FREE_IN(CONN_LEFT),
 		cmocka_unit_test_setup_teardown(test_detach, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_dial, setup, teardown),
 	};

@@ -327,6 +327,16 @@ static void flow_waits(struct flow *f, bool ended, bool gone)
 		egress_guest_ended(f);
 }
 
+/*
+ * A raw stream to a port whose other end was closed altogether was cut: in order it is shut first,
+ * one way and then the other. The guest must not read an end before the reset. (An HTTP message
+ * shows by itself that it is not whole.)
+ */
+static bool flow_was_cut(const struct flow *f, const struct flow_end *x)
+{
+	return f->lease && f->proto != FLOW_HTTP && x == &f->a && !x->shut;
+}
+
 static void flow_on_io(struct loop_io *io, uint32_t events)
 {
 	struct flow *f = io->arg;
@@ -344,6 +354,10 @@ static void flow_on_io(struct loop_io *io, uint32_t events)
 	/* The edge that ends the connecting may tell of bytes and of the end as well. */
 	if (f->state == FLOW_CONNECTING && !flow_connected(f, (events & EPOLLERR) != 0))
 		return;
+	if (gone && flow_was_cut(f, x)) {
+		flow_end(f, FLOW_END_RESET, WHY_RESET);
+		return;
+	}
 	/* What came before a reset is still passed on, as far as it goes at once. */
 	if (flow_pump(f) && gone && ((events & EPOLLERR) || !x->shut))
 		flow_end(f, FLOW_END_RESET, WHY_RESET);

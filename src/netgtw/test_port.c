@@ -62,6 +62,23 @@ static void test_ok(void **state)
 	json_decref(log);
 }
 
+/* What node-api closes altogether was cut on its side: no end for the guest, as one in order is. */
+static void test_cut(void **state)
+{
+	struct capability c;
+	struct gtw_preamble p;
+	int a, b;
+
+	rig_capability(&rig, PORT, ID_PROTOCOL_TCP, &c, &p);
+	a = rig_port_open(&rig, &c, &rig.signer, &p);
+	assert_int_equal(rig_verdict(a), GTW_OK);
+	b = rig_accept(server);
+	swap(a, b);
+	close(a);
+	assert_true(rig_was_reset(b));
+	close(b);
+}
+
 static void test_v6(void **state)
 {
 	int listener = rig_listen(&rig, RIG_GUEST, GTW_GUEST_V6, 8081), a, b;
@@ -519,7 +536,7 @@ static int stop(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_ok),	  cmocka_unit_test(test_v6),
+		cmocka_unit_test(test_ok),		cmocka_unit_test(test_cut),	  cmocka_unit_test(test_v6),
 		cmocka_unit_test(test_closed),	  cmocka_unit_test(test_door),
 		cmocka_unit_test(test_timeout),	  cmocka_unit_test(test_wrong),
 		cmocka_unit_test(test_signature), cmocka_unit_test(test_same_lease),

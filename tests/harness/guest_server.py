@@ -3,16 +3,18 @@
     8000  HTTP on all addresses      8001  the same on 127.0.0.1 alone      8002  the same on ::1 alone
     9000  echo until the end, then "N bytes\n"      9001  sends without an end and reads nothing
     9002  an upgrade to "echo": bytes come back in upper case
+    9003  ends by a reset, or tells how its client ended
 """
 
 import os
 import socket
 import socketserver
+import struct
 import sys
 import threading
 import time
 
-PORTS = [int(p) for p in sys.argv[1:]] or [8000, 8001, 8002, 9000, 9001, 9002]
+PORTS = [int(p) for p in sys.argv[1:]] or [8000, 8001, 8002, 9000, 9001, 9002, 9003]
 if min(PORTS) < 9000:
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer          # slow to load where the processor is emulated
 else:
@@ -109,13 +111,40 @@ class Upgrade(socketserver.BaseRequestHandler):
                 return
 
 
+class Ends(socketserver.BaseRequestHandler):
+    """"note FILE": what came until the client's end, and which end that was, stands there then; else: some bytes, then a reset."""
+
+    def handle(self):
+        line = self.request.makefile("rb", 0).readline().decode().split()
+        if line[0] == "note":
+            self.note(line[1])
+            return
+        self.request.sendall((b"HTTP/1.1 200 OK\r\n\r\n" if line[0] == "GET" else b"") + b"half")
+        time.sleep(0.2)                                  # or the reset overtakes them
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.request.close()
+
+    def note(self, path):
+        self.request.sendall(b"!")
+        total = 0
+        try:
+            while data := self.request.recv(65536):
+                total += len(data)
+            how = "end"
+        except ConnectionResetError:
+            how = "reset"
+        with open(path + ".new", "w") as f:
+            f.write(f"{total} {how}")
+        os.rename(path + ".new", path)
+
+
 class Tcp(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
     request_queue_size = 256
 
 
 SERVERS = ((Http, ("0.0.0.0", 8000), Handler), (Http, ("127.0.0.1", 8001), Handler), (Http6, ("::1", 8002), Handler),
-           (Tcp, ("0.0.0.0", 9000), Echo), (Tcp, ("0.0.0.0", 9001), Flood), (Tcp, ("0.0.0.0", 9002), Upgrade))
+           (Tcp, ("0.0.0.0", 9000), Echo), (Tcp, ("0.0.0.0", 9001), Flood), (Tcp, ("0.0.0.0", 9002), Upgrade), (Tcp, ("0.0.0.0", 9003), Ends))
 
 if __name__ == "__main__":
     for cls, address, handler in SERVERS:
