@@ -9,6 +9,15 @@ from harness import connect, memory, node, walk
 
 ECHO = ("/bin/bash", "-c", "while read l; do echo \"got $l\"; done")
 
+# mov $0x505, %dx; mov $2 (a crash kernel was loaded), %al; out %al, (%dx); jmp to the out
+FLOOD = """
+import ctypes, mmap
+assert ctypes.CDLL(None).syscall(172, 3) == 0           # iopl
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("66ba0505b002eeebfd"))
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+
 
 def alive(pid):
     return os.path.exists(f"/proc/{pid}")
@@ -205,6 +214,11 @@ class Processes(Base):
         box = self.create()
         self.crash(box, self.trigger(box, "c"))
         self.assertIn("panic", self.events(box).lower())
+
+    def test_the_guest_makes_events_without_end(self):
+        """The port of pvpanic takes them as fast as a guest can write; whoever reads them has other sandboxes too."""
+        box = self.create()
+        self.crash(box, lambda: connect.start(self.node, box, "/usr/bin/python3", "-c", FLOOD, user="root", stdin=False).next(), "events without end")
 
     def test_the_guest_reboots(self):
         box = self.create()

@@ -17,6 +17,8 @@ struct qmp {
 	struct buf in;
 	uint64_t last_id;
 	unsigned strays;             /* answers that were not ours */
+	int64_t second_ms;           /* since when `events` are counted */
+	unsigned events;
 	bool waiting;                /* a command is out; its answer goes to `answer` */
 	json_t *answer;
 	qmp_event_fn *fn;
@@ -47,11 +49,28 @@ static int dead(const struct qmp *q, struct err *e)
 	return q->dead.num;
 }
 
+/*
+ * Whoever reads them has other sandboxes to serve. QEMU holds back a few kinds itself, but not all
+ * that a guest can cause: each write to the port of pvpanic is one.
+ */
+static bool too_many_events(struct qmp *q)
+{
+	int64_t now = clock_mono_ms();
+
+	if (now - q->second_ms >= 1000) {
+		q->second_ms = now;
+		q->events = 0;
+	}
+	return ++q->events > QMP_EVENTS_PER_S;
+}
+
 static int take_event(struct qmp *q, json_t *msg, struct err *e)
 {
 	json_t *data = json_object_get(msg, "data");
 	const char *name = json_string_value(json_object_get(msg, "event"));
 
+	if (too_many_events(q))
+		return fail(q, e, -EPROTO, "events without end");
 	if (!name || strlen(name) > QMP_NAME_MAX || (data && !json_is_object(data)))
 		return fail(q, e, -EPROTO, "a malformed event");
 	q->fn(name, data, q->arg);

@@ -5,8 +5,9 @@
  *
  * The other side is a VMM that a guest may have taken over: a message has at most QMP_MESSAGE_MAX
  * bytes and QMP_DEPTH_MAX levels, JSON is parsed strictly, an answer that nobody asked for is
- * -EPROTO. After any error but that of a command itself (-EREMOTEIO, -ENOSYS) the connection is
- * dead and every call gives the same error again.
+ * -EPROTO, and so are more than QMP_EVENTS_PER_S events, some of which a guest causes at will.
+ * After any error but that of a command itself (-EREMOTEIO, -ENOSYS) the connection is dead and
+ * every call gives the same error again.
  */
 #ifndef VMM_QMP_H
 #define VMM_QMP_H
@@ -18,6 +19,7 @@
 #define QMP_DEPTH_MAX 16
 #define QMP_NAME_MAX 64
 #define QMP_STRAYS_MAX 4         /* answers to others, dropped; one more breaks the protocol */
+#define QMP_EVENTS_PER_S 1000    /* of an honest guest: some in its life */
 
 struct qmp;
 
