@@ -27,6 +27,7 @@
 #define CLIENT_BACKOFF_MIN_MS 50
 #define CLIENT_BACKOFF_MAX_MS 2000
 #define CLIENT_CONNECT_MS 20
+#define CLIENT_PACE_MS 100
 
 struct client_call {
 	struct list node;
@@ -52,6 +53,8 @@ struct ipc_client {
 	struct loop_io io;
 	struct loop_timer retry;
 	int64_t backoff_ms;
+	bool paced, paused;
+	struct loop_timer pace;
 	struct ipc_outq out;
 	struct list waiting, sent, failing;
 	struct loop_defer fail_later, end;
@@ -180,6 +183,8 @@ static void client_disconnect(struct ipc_client *c, const char *why)
 	loop_del(&c->io);
 	fd_close(TAKE_FD(c->fd));
 	ipc_outq_done(&c->out);
+	loop_timer_stop(&c->pace);
+	c->paused = false;
 	client_retry(c);
 	client_fail_all(&c->sent, -ECONNRESET, why);
 	if (!c->dead && c->on_state)
@@ -188,7 +193,9 @@ static void client_disconnect(struct ipc_client *c, const char *why)
 
 static void client_update_events(struct ipc_client *c)
 {
-	if (c->fd >= 0 && loop_mod(&c->io, EPOLLIN | (c->out.len ? EPOLLOUT : 0)) < 0)
+	uint32_t want = (c->paused ? 0 : EPOLLIN) | (c->out.len ? EPOLLOUT : 0);
+
+	if (c->fd >= 0 && loop_mod(&c->io, want) < 0)
 		client_disconnect(c, "epoll refuses the connection");
 }
 
@@ -289,9 +296,18 @@ static int client_read_one(struct ipc_client *c)
 	return 0;
 }
 
+static void client_unpause(struct loop_timer *t)
+{
+	struct ipc_client *c = t->arg;
+
+	c->paused = false;
+	client_update_events(c);
+}
+
 static void client_ready(struct loop_io *io, uint32_t events)
 {
 	struct ipc_client *c = io->arg;
+	int batch = c->paced ? 1 : CLIENT_READ_BATCH;
 
 	if (events & EPOLLOUT) {
 		int r = ipc_outq_flush(&c->out, c->fd);
@@ -302,9 +318,13 @@ static void client_ready(struct loop_io *io, uint32_t events)
 			client_send_waiting(c);
 	}
 	for (int i = 0;
-	     i < CLIENT_READ_BATCH && c->fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)); i++)
+	     i < batch && c->fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)); i++)
 		if (client_read_one(c) < 0)
 			break;
+	if (c->paced && c->fd >= 0) {
+		c->paused = true;
+		loop_timer_set(c->loop, &c->pace, CLIENT_PACE_MS, client_unpause, c);
+	}
 	client_update_events(c);
 }
 
@@ -436,6 +456,8 @@ void ipc_client_on_state(struct ipc_client *c, void (*fn)(bool connected, void *
 	c->on_state = fn;
 	c->state_arg = arg;
 }
+
+void ipc_client_pace(struct ipc_client *c) { c->paced = true; }
 
 bool ipc_client_connected(const struct ipc_client *c)
 {

@@ -136,6 +136,11 @@ void ipc_client_call(struct ipc_client *c, const struct ipc_op *op, const char *
 		     ipc_reply_fn *fn, void *arg);
 void ipc_client_on_event(struct ipc_client *c, void (*fn)(const char *name, json_t *a, void *arg),
 			 void *arg);
+/*
+ * For a server that may be in a guest's hands and is only listened to: one packet is read each 100
+ * ms, so that it cannot keep the loop busy.
+ */
+void ipc_client_pace(struct ipc_client *c);
 void ipc_client_on_state(struct ipc_client *c, void (*fn)(bool connected, void *arg), void *arg);
 bool ipc_client_connected(const struct ipc_client *c);
 

@@ -617,6 +617,34 @@ static void test_events(void **st)
 	ipc_client_free(client);
 }
 
+static bool few_events(void) { return n_events < 8; }
+
+/* A server that says more than is asked for is read slowly; nothing is lost. */
+static void test_pace(void **st)
+{
+	struct echo tick = { .n = 7 };
+	int64_t begin;
+
+	start_client(getuid());
+	ipc_client_pace(client);
+	turn_while(not_up);
+	while (n_joined == 0)
+		loop_turn(loop, 100);
+	begin = clock_mono_ms();
+	for (int i = 0; i < 8; i++)
+		ipc_server_event(server, "tick", echo_fields, &tick);
+	turn_while(few_events);
+	assert_true(clock_mono_ms() - begin >= 7 * 100);
+	/* Also what came before its end. */
+	ipc_server_event(server, "tick", echo_fields, &tick);
+	ipc_server_event(server, "tick", echo_fields, &tick);
+	ipc_server_free(TAKE(server));
+	while (n_down == 0)
+		loop_turn(loop, 100);
+	assert_int_equal(n_events, 10);
+	ipc_client_free(client);
+}
+
 static void test_timeout(void **st)
 {
 	start_client(getuid());
@@ -1075,7 +1103,7 @@ int main(void)
 		T(test_hostile_texts),	  T(test_empty_and_oversized), T(test_too_many_fds),
 		T(test_wrong_uid),	  T(test_max_peers),	       T(test_does_not_read),
 		T(test_many_calls),	  T(test_answer_to_the_gone),  T(test_server_freed_inside),
-		T(test_client),		  T(test_client_fds),	       T(test_events),
+		T(test_client),		  T(test_client_fds),	       T(test_events), T(test_pace),
 		T(test_timeout),	  T(test_reconnect),	       T(test_unknown_op),
 		T(test_wrong_server_uid), T(test_too_many_in_flight),  T(test_client_freed),
 		T(test_slow_server),

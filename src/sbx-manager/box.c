@@ -167,8 +167,10 @@ void box_watch(struct box *b, struct vmm *vm)
 	if (box_path(b->s, path, b->rec.id.sandbox, b->rec.id.generation, "control.sock") < 0)
 		return;
 	b->control = ipc_client_new(b->s->loop, path, (uid_t)b->rec.proc.bridge_uid);
-	if (b->control)
+	if (b->control) {
 		ipc_client_on_event(b->control, box_bridge_event, b);
+		ipc_client_pace(b->control);
+	}
 }
 
 struct vmm *box_lend_vm(struct box *b)
