@@ -709,7 +709,7 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	if ((s.port && (str_to_u64(s.port, 65535, &port) < 0 || !port)) ||
 	    (s.uids && str_to_u64(s.uids, UINT32_MAX - 16, &uids) < 0) ||
 	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) ||
-	    (s.max && (str_to_u64(s.max, 4096, &max) < 0 || !max)))
+	    (s.max && (str_to_u64(s.max, CONF_SANDBOXES_MAX, &max) < 0 || !max)))
 		return cli_usage_error(c, "a number is out of range");
 	n = up_net_options(c, &s.net, &o->network);
 	if (n == 0)

@@ -17,7 +17,6 @@
 #include "base/str.h"
 
 #define CONF_FILE_MAX 16384
-#define CONF_SANDBOXES_MAX 4096
 #define CONF_UID_MIN 65536               /* below stand the machine's own users (and nobody, 65534) */
 #define CONF_UIDS_PER_SANDBOX 4
 
@@ -321,6 +320,8 @@ int conf_check_as(const struct conf *c, const char *(*name)(const char *field), 
 		if (f->kind == CONF_TEXT && called && (strnlen(s, f->size) == f->size || !f->ok(s)))
 			return err_set(e, -EINVAL, "%s must be %s", called, f->form);
 	}
+	if (strlen(c->run_dir) > CONF_RUN_MAX)
+		return err_set(e, -EINVAL, "run_dir must have at most %d bytes", CONF_RUN_MAX);
 	if (!conf_is_near(c->api_listen) && !str_eq(c->plain_http, "anywhere"))
 		return err_set(e, -EINVAL,
 			       "api_listen speaks HTTP without TLS and must be a loopback address, "

@@ -32,7 +32,9 @@
 #include "base/err.h"
 
 #define CONF_INSTANCE_MAX 12
-#define CONF_PATH_MAX 200            /* leaves room for socket names in sun_path */
+#define CONF_PATH_MAX 200
+#define CONF_RUN_MAX 51              /* of run_dir: the longest name of a socket in it fits into sun_path */
+#define CONF_SANDBOXES_MAX 4096
 
 enum conf_user { CONF_USER_API, CONF_USER_CTL, CONF_USER_NODE, CONF_USER_SBX, CONF_USER_COUNT };   /* space-api space-ctl space-node space-sbx */
 extern const char *const conf_user_names[CONF_USER_COUNT];

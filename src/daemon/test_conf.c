@@ -128,6 +128,7 @@ static const struct { const char *from, *to, *says; } strict_rows[] = {
 	{ "/run/space", "/run//space", "run_dir must be" },
 	{ "/run/space/default", "/run/space/", "run_dir must be" },
 	{ "/run/space/default", "/", "run_dir must be" },
+	{ "/run/space/default", "/run/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "run_dir must have at most 51" },
 	{ "\"space-default\"", "\"a/b\"", "cgroup_root must be" },
 	{ "\"space-default\"", "\"..\"", "cgroup_root must be" },
 	{ "0b8f9ab2-", "0b8f9ab2", "worker must be" },

@@ -17,7 +17,7 @@
 
 void slots_init(struct slots *s, uint32_t uid_base, uint32_t n)
 {
-	*s = (struct slots){ .uid_base = uid_base, .n = n < SLOTS_MAX ? n : SLOTS_MAX };
+	*s = (struct slots){ .uid_base = uid_base, .n = n };
 }
 
 int slots_take(struct slots *s, uint32_t *ret)
@@ -56,7 +56,7 @@ uid_t slots_uid(const struct slots *s, uint32_t slot, enum slot_uid which)
 
 bool slots_seen_has(const struct slots_seen *seen, uint32_t slot)
 {
-	return seen->bits[slot / 8] & (1u << (slot % 8));
+	return slot < SLOTS_MAX && seen->bits[slot / 8] & (1u << (slot % 8));
 }
 
 void slots_refresh(struct slots *s, const struct slots_seen *seen)

@@ -10,9 +10,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "base/err.h"
+#include "daemon/conf.h"
 
 #define SLOT_UIDS 4
-#define SLOTS_MAX 1024
+#define SLOTS_MAX CONF_SANDBOXES_MAX
 
 enum slot_uid { SLOT_VMM, SLOT_BRIDGE, SLOT_GATEWAY, SLOT_SPARE };
 enum slot_state { SLOT_FREE, SLOT_USED, SLOT_DIRTY };

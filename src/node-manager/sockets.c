@@ -25,6 +25,10 @@ static const struct { int type; bool for_sbx; } socket_kinds[EXEC_SOCKET_COUNT] 
 	[EXEC_GTW_CONTROL] = { SOCK_SEQPACKET, true },
 };
 
+_Static_assert(CONF_RUN_MAX + sizeof("/" SOCKETS_FOLDER "/control.sock") + EXEC_NAME_MAX <=
+		       sizeof(((struct sockaddr_un *)0)->sun_path),
+	       "the longest path of a socket is one");
+
 static int socket_address(const struct nm *nm, const char *name, enum exec_socket which,
 			  struct sockaddr_un *ret, struct err *e)
 {

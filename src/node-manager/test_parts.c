@@ -278,6 +278,11 @@ static void test_slots_order(void **state)
 	struct slots_seen seen = { 0 };
 	uint32_t slot = 99;
 
+	/* As many as a configuration may ask for. */
+	slots_init(&s, 100000, CONF_SANDBOXES_MAX);
+	for (uint32_t i = 0; i < CONF_SANDBOXES_MAX; i++)
+		assert_int_equal(slots_take(&s, &slot), 0);
+	assert_int_equal(slots_take(&s, &slot), -EAGAIN);
 	slots_init(&s, 100000, 3);
 	for (uint32_t i = 0; i < 3; i++) {
 		assert_int_equal(slots_take(&s, &slot), 0);
