@@ -106,6 +106,8 @@ static int make_file(const char *file, uint64_t size_bytes, struct err *e)
 	int r;
 
 	*strrchr(dir, '/') = '\0';
+	/* That of an `up` that was killed takes the room of the new one. */
+	unlink(temp);
 	if (statvfs(dir, &vfs) < 0)
 		return err_errno(e, -errno, "%s", dir);
 	if (!size_bytes)
