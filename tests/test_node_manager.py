@@ -12,12 +12,14 @@ import tempfile
 import time
 import unittest
 
+from harness.intruder import Intruder, Pointer
 from harness.nm import NmError, NodeManager
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PREFIX = os.environ.get("SPACE_TEST_PREFIX", os.path.join(ROOT, "build/stage/usr/local"))
 LIB = os.environ.get("SPACE_TEST_LIB", os.path.join(PREFIX, "lib/space"))
 TOOLS = os.environ.get("SPACE_TEST_TOOLS", os.path.join(ROOT, "build/tests/tools"))
+INTRUDER = os.path.join(TOOLS, "intruder")
 GUEST = os.environ.get("SPACE_TEST_GUEST", os.path.join(ROOT, "build/src/vmm/test_guest"))
 
 UID_BASE = 1_700_000_000
@@ -721,6 +723,34 @@ class NodeManagerTest(unittest.TestCase):
                 if isinstance(e.exception, NmError):
                     self.assertEqual(other.sock.recv(1), b"", args)
 
+    def test_talkative_vmm(self):
+        """It cannot keep node-manager busy: what it complains beyond a bound it loses, and is not waited for."""
+        (digest,) = os.listdir(f"{self.i.state}/data/vmm")
+        program = f"{self.i.state}/data/vmm/{digest}/qemu-system-x86_64"
+        os.rename(program, program + ".kept")
+        shutil.copyfile(INTRUDER, program)
+        os.chmod(program, 0o555)
+        self.addCleanup(os.rename, program + ".kept", program)
+        self.disk()
+        r, (fd,) = spawn(self.nm)
+        vmm = Intruder(socket.socket(fileno=fd))
+        line = Pointer(b"x" * 4095 + b"\n")
+        taken = sum(n for _ in range(2000) if isinstance(n := vmm.call("write", 2, line, 4096), int))
+        self.assertLess(taken, 1 << 20)
+        # Heard again after a while, and to the end.
+        wait_for("room", lambda: isinstance(vmm.call("write", 2, line, 4096), int))
+        os.kill(r["vmm_pid"], signal.SIGKILL)
+        self.assertEqual(self.event()[1], "vmm")
+        vmm.close()
+
+    def test_one_writer_of_a_template(self):
+        self.nm.call("template-begin", template="x")
+        _, fds = spawn(self.nm, 98, mode="template", template="x")
+        close_all(fds)
+        self.refused("busy", "spawn", sandbox=sandbox(97), generation=1, template="x", mode="template", accel="tcg", memory_mib=MEMORY, vcpus=1)
+        destroy(self.nm, 98)
+        self.nm.call("template-drop", template="x")
+
     def test_out_of_order(self):
         """Each closes the peer, and only that one."""
         self.disk()
@@ -895,6 +925,31 @@ class NodeManagerTest(unittest.TestCase):
             wait_for("the child is there", lambda: any(i["kind"] == "socket" for i in self.nm.list()))
             destroy(self.nm)
             self.assertIn("e", json.loads(other.sock.recv(65536)))
+        self.assertEqual(self.i.remains(), [])
+
+    def test_destroy_as_a_spawn_ends(self):
+        """What comes when the child has answered, and nobody has read that yet, is not forgotten."""
+        self.disk()
+        mark = os.path.getsize(self.i.run + "/faults.log")
+        self.i.failpoints("nm.spawn.gone delay 2000 1")
+        m = {"v": 1, "op": "spawn", "id": 900, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
+                                                                  memory_mib=MEMORY, vcpus=1)}
+        destroy = {"v": 1, "op": "destroy", "id": 901, "req": "t", "a": dict(sandbox=sandbox(), generation=1)}
+        with self.i.nm() as other:
+            other.sock.send(json.dumps(m).encode())
+            wait_for("the child is at its end", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+            with open(f"/proc/{self.i.daemon.pid}/task/{self.i.daemon.pid}/children") as f:
+                child = int(f.read().split()[0])
+            self.i.daemon.send_signal(signal.SIGSTOP)
+            try:
+                self.nm.sock.send(json.dumps(destroy).encode())
+                wait_for("the child has ended", lambda: start_time(child) is None)
+            finally:
+                self.i.daemon.send_signal(signal.SIGCONT)
+            self.assertIn("e", json.loads(other.sock.recv(65536)))
+            while (r := json.loads(self.nm.sock.recv(65536))).get("id") != 901:
+                pass
+            self.assertIn("r", r)
         self.assertEqual(self.i.remains(), [])
 
     def test_storage_failpoints(self):

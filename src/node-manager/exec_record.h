@@ -95,6 +95,8 @@ struct exec {
 	struct loop_io text_io[EXEC_WHO_COUNT];
 	char text[EXEC_WHO_COUNT][EXEC_TEXT_MAX];        /* of the line that is not ended yet */
 	size_t text_len[EXEC_WHO_COUNT];
+	size_t text_taken[EXEC_WHO_COUNT];       /* since the last pause */
+	struct loop_timer text_timer;    /* the end of a pause */
 	struct list waiters;             /* struct exec_waiter: DESTROY requests to be answered */
 };
 
@@ -121,7 +123,10 @@ bool exec_file_eq(const struct exec_file *a, const struct exec_file *b);
 int exec_record_write(int dir_fd, const struct exec_record *r, struct err *e);
 int exec_record_read(int dir_fd, const char *name, struct exec_record *ret, struct err *e);     /* -ENOENT, -EBADMSG */
 int exec_record_remove(int dir_fd, const char *name);
-/* Calls fn with each name that has a record file, in no order. */
+/*
+ * At the start, when nobody writes one: calls fn with each name that has a record file, in no order.
+ * What a writer left that was killed is removed.
+ */
 int exec_record_each(int dir_fd, void (*fn)(const char *name, void *arg), void *arg);
 
 #endif

@@ -396,6 +396,9 @@ static void spawn_done(struct nm *nm, const struct child_result *res, void *arg)
 	x->child = NULL;
 	if (e.num == 0 && FAULT("nm.spawn.answer") < 0)
 		err_set(&e, -EIO, "failpoint nm.spawn.answer");
+	/* The child had answered already when it was killed. */
+	if (e.num == 0 && !list_empty(&x->waiters))
+		err_set_code(&e, -ESRCH, "execution-gone", "this execution was destroyed");
 	if (e.num == 0)
 		exec_record_read(nm->run_fd, x->name, &x->rec, &e);
 	if (e.num < 0) {
@@ -507,10 +510,11 @@ static void op_spawn(struct op_call *c)
 			     "another execution of this sandbox is there");
 		return;
 	}
-	/* A template that is being committed must not get another writer. */
+	/* A template in the making has one writer. */
 	str_format(key, sizeof(key), "template %s", req->template);
-	if (mode == VMM_TEMPLATE && child_busy(c->nm, key)) {
-		op_fail_with(c, -EBUSY, "busy", "another operation on this template is running");
+	if (mode == VMM_TEMPLATE &&
+	    (child_busy(c->nm, key) || exec_of_template(c->nm, req->template))) {
+		op_fail_with(c, -EBUSY, "busy", "something else makes this template");
 		return;
 	}
 	if (take_slot(c->nm, &slot, &e) < 0) {

@@ -118,6 +118,26 @@ static void watch_line(struct exec *x, int who)
 	x->text_len[who] = 0;
 }
 
+static void watch_listen_again(struct loop_timer *t)
+{
+	struct exec *x = t->arg;
+
+	for (int i = 0; i < EXEC_WHO_COUNT; i++) {
+		x->text_taken[i] = 0;
+		if (x->text_io[i].loop)
+			loop_mod(&x->text_io[i], EPOLLIN);
+	}
+}
+
+/* The end of file comes all the same: EPOLLHUP cannot be left out (epoll_ctl(2)). */
+static void watch_pause(struct exec *x, struct loop_io *io)
+{
+	loop_mod(io, 0);
+	if (x->text_timer.heap_pos == 0)
+		loop_timer_set(x->nm->loop, &x->text_timer, WATCH_TEXT_PAUSE_MS, watch_listen_again,
+			       x);
+}
+
 /* Hostile text (S-12): cut into bounded lines, escaped by the log. */
 static void watch_text(struct loop_io *io, uint32_t events)
 {
@@ -134,6 +154,9 @@ static void watch_text(struct loop_io *io, uint32_t events)
 		if (text[i] == '\n' || x->text_len[who] == EXEC_TEXT_MAX - 1)
 			watch_line(x, who);
 	}
+	x->text_taken[who] += n > 0 ? (size_t)n : 0;
+	if (x->text_taken[who] >= WATCH_TEXT_BYTES)
+		watch_pause(x, io);
 	if (n <= 0) {
 		watch_line(x, who);
 		loop_del(io);
@@ -206,6 +229,7 @@ void watch_forget_gateway(struct exec *x)
 void watch_stop(struct exec *x)
 {
 	loop_timer_stop(&x->report_timer);
+	loop_timer_stop(&x->text_timer);
 	loop_del(&x->link_io);
 	fd_close(TAKE_FD(x->link_fd));
 	for (int i = 0; i < EXEC_WHO_COUNT; i++)

@@ -9,6 +9,12 @@
 
 #define WATCH_REPORT_MS 500              /* how long a status may come after its process's end */
 #define WATCH_TEXT_PER_MIN 60            /* lines of a program that are logged; the rest is counted */
+/*
+ * After so many bytes of a program it is not listened to for a while: its pipe fills, and it loses
+ * what it writes. A guest can make its VMM complain as often as it likes.
+ */
+#define WATCH_TEXT_BYTES 16384
+#define WATCH_TEXT_PAUSE_MS 1000
 
 /*
  * Opens the pidfds by the record; a process that is not there any more makes the execution ENDED.
