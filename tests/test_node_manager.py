@@ -158,7 +158,8 @@ class Instance:
                     if i["kind"] == "execution":
                         nm.call("destroy", sandbox=i["sandbox"], generation=i["generation"])
             self.kill(signal.SIGTERM)
-        run("umount", self.state + "/data")
+        # A child that has answered may still leave.
+        wait_for("unmounted", lambda: subprocess.run(["umount", self.state + "/data"], stderr=subprocess.DEVNULL).returncode == 0)
         self.log.close()
         shutil.rmtree(self.dir)
         left = [p for c in CGROUPS if os.path.exists(p := f"{c}/space-{self.name}")]
@@ -204,6 +205,16 @@ def close_all(fds):
         os.close(fd)
 
 
+def commit(nm, name, state):
+    """The device state goes along as a descriptor. "done", or the error's code."""
+    nm.id += 1
+    m = {"v": 1, "op": "template-commit", "id": nm.id, "req": "test", "a": {"template": name, "manifest": {"version": 1}}}
+    socket.send_fds(nm.sock, [json.dumps(m).encode()], [state])
+    while (r := json.loads(nm.sock.recv(65536))).get("id") != nm.id:
+        pass
+    return r.get("e", {}).get("code", "done")
+
+
 def make_template(nm, name="t"):
     """Boots the test guest, saves it as a template."""
     nm.call("template-begin", template=name)
@@ -222,14 +233,8 @@ def make_template(nm, name="t"):
     qmp.close()
     os.close(out)
     destroy(nm, 99)
-    # A descriptor with the request.
-    nm.id += 1
-    m = {"v": 1, "op": "template-commit", "id": nm.id, "req": "test", "a": {"template": name, "manifest": {"version": 1}}}
-    socket.send_fds(nm.sock, [json.dumps(m).encode()], [state])
-    while (r := json.loads(nm.sock.recv(65536))).get("id") != nm.id:
-        pass
+    assert (r := commit(nm, name, state)) == "done", r
     os.close(state)
-    assert "e" not in r, r
 
 
 class NodeManagerTest(unittest.TestCase):
@@ -972,27 +977,20 @@ class NodeManagerTest(unittest.TestCase):
         data = self.i.state + "/data"
         self.assertEqual(sorted(os.listdir(data + "/templates") + os.listdir(data + "/sandboxes")), ["t"])
 
-    def commit(self, name, state):
-        self.nm.id += 1
-        m = {"v": 1, "op": "template-commit", "id": self.nm.id, "req": "test", "a": {"template": name, "manifest": {"version": 1}}}
-        socket.send_fds(self.nm.sock, [json.dumps(m).encode()], [state])
-        r = json.loads(self.nm.sock.recv(65536))
-        return r.get("e", {}).get("code", "done")
-
     def test_commit_failpoints(self):
         """A commit that ends anywhere leaves the template whole or not there, also over a restart; and can be tried again."""
         state = os.memfd_create("state")
-        self.assertNotEqual(self.commit("x", state), "done")        # not begun
+        self.assertNotEqual(commit(self.nm, "x", state), "done")        # not begun
         names = lambda: [i["name"] for i in self.nm.list() if i["kind"] == "subvolume"]
         for point, restart in (("written", False), ("written", True), ("named", False), ("named", True)):
             for action in ("crash", "error 5"):
                 with self.subTest(point=point, restart=restart, action=action):
                     self.nm.call("template-begin", template="x")
                     os.ftruncate(state, 0)
-                    self.assertNotEqual(self.commit("x", state), "done")        # an empty state
+                    self.assertNotEqual(commit(self.nm, "x", state), "done")        # an empty state
                     os.pwrite(state, b"state", 0)
                     self.i.failpoints(f"nm.template-commit.{point} {action} 1")
-                    self.assertNotEqual(self.commit("x", state), "done")
+                    self.assertNotEqual(commit(self.nm, "x", state), "done")
                     self.i.failpoints()
                     self.refused("template-not-found", "disk-create", sandbox=sandbox(), template="x")
                     if restart:
@@ -1006,7 +1004,7 @@ class NodeManagerTest(unittest.TestCase):
         # The cache is only a cache: without it the template stands.
         self.nm.call("template-begin", template="y")
         self.i.failpoints("nm.template-commit.cached error 5 1")
-        self.assertEqual(self.commit("y", state), "done")
+        self.assertEqual(commit(self.nm, "y", state), "done")
         self.assertEqual(sorted(os.listdir(self.i.cache + "/template")), ["t"])
         self.nm.call("disk-create", sandbox=sandbox(), template="y")
         with open(f"{self.i.state}/data/templates/y/state") as f:
@@ -1014,6 +1012,46 @@ class NodeManagerTest(unittest.TestCase):
         os.close(state)
         run("btrfs", "property", "set", "-ts", f"{self.i.state}/data/templates/y", "ro", "false")
         run("btrfs", "subvolume", "delete", f"{self.i.state}/data/templates/y")
+
+    def test_templates_that_nothing_needs(self):
+        """They go at the next start. What a disk or the configuration names stays, and the newest until the configured one is there."""
+        i = Instance()
+        names = lambda: [n["name"] for n in nm.list() if n["kind"] == "subvolume" and n["name"].startswith("templates/")]
+
+        def again(**conf):
+            nonlocal nm
+            nm.sock.close()
+            i.kill()
+            with open(i.conf) as f:
+                c = json.load(f)
+            with open(i.conf, "w") as f:
+                json.dump(c | conf, f)
+            i.up()
+            nm = i.nm()
+            return names()
+
+        i.up()
+        nm = i.nm()
+        try:
+            state = os.memfd_create("state")
+            os.write(state, b"state")
+            for t in ("a", "c", "b"):
+                nm.call("template-begin", template=t)
+                self.assertEqual(commit(nm, t, state), "done")
+            os.close(state)
+            nm.call("disk-create", sandbox=sandbox(1), template="a")
+            self.assertEqual(again(), ["templates/a", "templates/b"])
+            note = f"{i.state}/data/sandboxes/{sandbox(1)}/template"
+            os.rename(note, note + ".away")
+            self.assertEqual(again(template_id="b"), ["templates/a", "templates/b"])
+            self.assertIn("templates are not pruned", i.text())
+            os.rename(note + ".away", note)
+            self.assertEqual(again(template_id="a"), ["templates/a"])
+            nm.call("disk-delete", sandbox=sandbox(1))
+            self.assertEqual(again(template_id="z"), ["templates/a"])
+        finally:
+            nm.sock.close()
+            i.down()
 
     @contextlib.contextmanager
     def filled(self):
@@ -1046,6 +1084,26 @@ class NodeManagerTest(unittest.TestCase):
             self.refused("node-disk-full", "template-begin", template="x")
             self.nm.call("disk-delete", sandbox=sandbox(1))
             self.assertEqual([i["name"] for i in self.nm.list() if i["kind"] == "subvolume"], ["templates/t"])
+
+    def test_upgrade_of_a_full_storage(self):
+        """Guests may have written to the last block: the programs of another version find the room of those before."""
+        more = f"{self.i.state}/data/more"
+        with self.filled():
+            with open(more, "wb", buffering=0) as f:
+                for size in (1 << 20, 65536, 4096):
+                    with self.assertRaises(OSError):
+                        while True:
+                            f.write(bytes(size))
+                with contextlib.suppress(OSError):
+                    os.fsync(f.fileno())
+            self.i.kill(signal.SIGTERM)
+            with open(f"{self.i.dir}/lib/spaced-host", "ab") as f:
+                f.write(b"\0")
+            try:
+                self.i.up()
+            finally:
+                os.unlink(more)
+            self.reconnect()
 
     def test_room_of_what_was_deleted(self):
         """It is there for the next disk, although btrfs by itself would give it back half a minute later."""

@@ -225,22 +225,36 @@ int disk_stats(struct nm *nm, struct nm_stats_rep *ret, struct err *e)
 
 /* ---- Sandboxes' disks ---- */
 
-/* 1 = there, of this template; 0 = not there. */
-static int disk_is_there(int dir_fd, const char *sandbox, const char *template, struct err *e)
+int disk_template(int dir_fd, const char *sandbox, char ret[NM_TEMPLATE_MAX + 1], struct err *e)
 {
 	autoclose int sub =
 		fd_openat_beneath(dir_fd, sandbox, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	autofree char *text = NULL;
 	int r;
 
-	if (sub == -ENOENT)
-		return 0;
 	if (sub < 0)
-		return err_errno(e, sub, "the sandbox's disk cannot be opened");
+		return err_errno(e, sub, "the disk of sandbox %s cannot be opened", sandbox);
 	r = fd_read_file(sub, DISK_TEMPLATE_NAME, NM_TEMPLATE_MAX, &text, NULL);
 	if (r < 0)
-		return err_errno(e, r, "the sandbox's disk does not say its template");
-	return str_eq(text, template)
+		return err_errno(e, r == -ENOENT ? -EBADMSG : r,
+				 "the disk of sandbox %s does not say its template", sandbox);
+	return str_copy(ret, NM_TEMPLATE_MAX + 1, text);
+}
+
+/* 1 = there, of this template; 0 = not there. */
+static int disk_is_there(int dir_fd, const char *sandbox, const char *template, struct err *e)
+{
+	char of[NM_TEMPLATE_MAX + 1];
+	int r = disk_template(dir_fd, sandbox, of, e);
+
+	if (r == -ENOENT) {
+		if (e)
+			*e = (struct err){ 0 };
+		return 0;
+	}
+	if (r < 0)
+		return r;
+	return str_eq(of, template)
 		       ? 1
 		       : err_set(e, -EEXIST, "the sandbox has a disk of another template");
 }

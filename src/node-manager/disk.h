@@ -31,6 +31,8 @@ int disk_open(struct nm *nm, struct err *e);
  */
 int disk_create(struct nm *nm, const char *sandbox, const char *template, struct err *e);
 int disk_delete(struct nm *nm, const char *sandbox, struct err *e);
+/* What it was made from. dir_fd: the folder DISK_SANDBOXES; -ENOENT: there is no such disk. */
+int disk_template(int dir_fd, const char *sandbox, char ret[NM_TEMPLATE_MAX + 1], struct err *e);
 int disk_open_image(struct nm *nm, const char *sandbox, int *ret_fd, struct err *e);      /* O_RDWR */
 /* The name, below STATE/data, of a file of `memory_mib` that holds zeros alone, mode 0444. */
 int disk_zero_file(struct nm *nm, uint32_t memory_mib, char dst[DISK_NAME_MAX], struct err *e);

@@ -180,8 +180,6 @@ static int tree_make(int kind_fd, int src_fd, const struct tree_list *l, const c
 	autoclose int dst = -1;
 	int r;
 
-	if (faccessat(kind_fd, digest, F_OK, 0) == 0)
-		return 0;
 	r = remove_all(kind_fd, staging, 0);
 	if (r < 0)
 		return err_errno(e, r, "an unfinished tree cannot be removed");
@@ -195,27 +193,6 @@ static int tree_make(int kind_fd, int src_fd, const struct tree_list *l, const c
 	if (r == 0 && renameat2(kind_fd, staging, kind_fd, digest, RENAME_NOREPLACE) < 0)
 		r = err_errno(e, -errno, "a jail's tree cannot be named");
 	return r;
-}
-
-/* With `only`, the tree has that one file of the source folder. */
-static int tree_ensure(struct nm *nm, const char *kind, const char *source, const char *only,
-		       struct jail_tree *ret, struct err *e)
-{
-	__attribute__((cleanup(tree_list_done))) struct tree_list l = { 0 };
-	autoclose int src = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC), kind_fd = -1;
-	int r;
-
-	if (src < 0)
-		return err_errno(e, -errno, "the folder %s cannot be opened", source);
-	r = only ? tree_take(src, "", only, 0, &l, e) : tree_walk(src, "", 0, &l, e);
-	if (r == 0)
-		r = tree_digest(src, &l, ret, e);
-	if (r < 0)
-		return r;
-	kind_fd = disk_folder(nm, kind, e);
-	if (kind_fd < 0)
-		return kind_fd;
-	return tree_make(kind_fd, src, &l, ret->digest, e);
 }
 
 /* The kinds: where their digests stand in struct nm and in a record. */
@@ -236,17 +213,40 @@ static struct jail_tree *tree_now(const struct nm *nm, const struct tree_kind *k
 	return (struct jail_tree *)((char *)nm + k->in_nm);
 }
 
-int jail_tree_open(struct nm *nm, struct err *e)
+/* The files that the tree of this start consists of. *ret_src: their folder. */
+static int tree_source(const struct nm *nm, const struct tree_kind *k, int *ret_src,
+		       struct tree_list *l, struct err *e)
 {
-	for (size_t i = 0; i < ARRAY_LEN(tree_kinds); i++) {
-		const struct tree_kind *k = &tree_kinds[i];
-		int r = tree_ensure(nm, k->name, k->program ? nm->conf.lib_dir : nm->conf.vmm,
-				    k->program, tree_now(nm, k), e);
+	const char *source = k->program ? nm->conf.lib_dir : nm->conf.vmm;
 
-		if (r < 0)
-			return err_wrap(e, "the tree of the %s", k->name);
-	}
-	return 0;
+	*ret_src = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (*ret_src < 0)
+		return err_errno(e, -errno, "the folder %s cannot be opened", source);
+	return k->program ? tree_take(*ret_src, "", k->program, 0, l, e)
+			  : tree_walk(*ret_src, "", 0, l, e);
+}
+
+static int tree_name(struct nm *nm, const struct tree_kind *k, struct err *e)
+{
+	__attribute__((cleanup(tree_list_done))) struct tree_list l = { 0 };
+	autoclose int src = -1;
+	int r = tree_source(nm, k, &src, &l, e);
+
+	return r < 0 ? r : tree_digest(src, &l, tree_now(nm, k), e);
+}
+
+static int tree_ensure(struct nm *nm, const struct tree_kind *k, struct err *e)
+{
+	__attribute__((cleanup(tree_list_done))) struct tree_list l = { 0 };
+	autoclose int kind_fd = disk_folder(nm, k->name, e), src = -1;
+	int r;
+
+	if (kind_fd < 0)
+		return kind_fd;
+	if (faccessat(kind_fd, tree_now(nm, k)->digest, F_OK, 0) == 0)
+		return 0;
+	r = tree_source(nm, k, &src, &l, e);
+	return r < 0 ? r : tree_make(kind_fd, src, &l, tree_now(nm, k)->digest, e);
 }
 
 static bool tree_used(const struct nm *nm, const struct tree_kind *k, const char *digest)
@@ -281,11 +281,17 @@ static int clean_kind(struct nm *nm, const struct tree_kind *k, struct err *e)
 	return r < 0 ? err_errno(e, r, "an unused tree cannot be removed") : 0;
 }
 
-int jail_tree_clean(struct nm *nm, struct err *e)
+int jail_tree_open(struct nm *nm, struct err *e)
 {
-	int r = 0;
+	static int (*const steps[])(struct nm *, const struct tree_kind *, struct err *) = {
+		tree_name, clean_kind, tree_ensure
+	};
 
-	for (size_t i = 0; i < ARRAY_LEN(tree_kinds) && r == 0; i++)
-		r = clean_kind(nm, &tree_kinds[i], e);
-	return r;
+	for (size_t step = 0; step < ARRAY_LEN(steps); step++) {
+		for (size_t i = 0; i < ARRAY_LEN(tree_kinds); i++) {
+			if (steps[step](nm, &tree_kinds[i], e) < 0)
+				return err_wrap(e, "the tree of the %s", tree_kinds[i].name);
+		}
+	}
+	return 0;
 }

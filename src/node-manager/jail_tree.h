@@ -19,9 +19,11 @@
 #define JAIL_BRIDGE_PROGRAM "spaced-host"
 #define JAIL_GATEWAY_PROGRAM "netgtw"
 
-/* The trees of this start into nm->vmm_tree, bridge_tree and gateway_tree. Reads them whole: about 0.1 s. */
+/*
+ * The trees of this start into nm->vmm_tree, bridge_tree and gateway_tree. Reads them whole: about
+ * 0.1 s. Those that neither this start nor an execution uses are removed before new ones are made:
+ * where guests have filled the storage an upgrade finds their room. After the records were read.
+ */
 int jail_tree_open(struct nm *nm, struct err *e);
-/* Removes the trees that neither this start nor an execution uses. After the records were read. */
-int jail_tree_clean(struct nm *nm, struct err *e);
 
 #endif

@@ -116,12 +116,13 @@ static int nm_init(struct daemon_ctx *d, struct err *e)
 	if (r == 0)
 		r = template_open(&nm, e);
 	if (r == 0)
-		r = jail_tree_open(&nm, e);
-	if (r == 0)
 		r = filters_open(&nm, e);
 	if (r == 0)
 		r = sweep_start(&nm, e);
-	return r < 0 ? r : jail_tree_clean(&nm, e);
+	if (r < 0)
+		return r;
+	template_prune(&nm);
+	return jail_tree_open(&nm, e);
 }
 
 static void peer_joined(struct ipc_peer *p, void *arg)

@@ -14,7 +14,10 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/map.h"
 #include "base/str.h"
+
+#define TEMPLATE_NAMED_MAX 4096
 
 /*
  * In the order in which they are copied; the manifest is last, so a folder that has one is
@@ -81,6 +84,80 @@ int template_open(struct nm *nm, struct err *e)
 	if (r < 0)
 		return err_errno(e, r, "the templates cannot be listed");
 	return s.r < 0 ? s.r : 0;
+}
+
+/* ---- Pruning ---- */
+
+struct template_use {
+	int templates, sandboxes;        /* folders */
+	struct map *named;
+	char newest[NM_TEMPLATE_MAX + 1];
+	struct timespec made;            /* the newest one */
+	struct err e;                    /* the first failure: nothing is dropped after it */
+};
+
+static void note_use(const char *sandbox, void *arg)
+{
+	struct template_use *u = arg;
+	char name[NM_TEMPLATE_MAX + 1];
+
+	if (u->e.num == 0 && disk_template(u->sandboxes, sandbox, name, &u->e) == 0 &&
+	    map_put(u->named, name, u) < 0)
+		err_set(&u->e, -E2BIG, "the sandboxes' disks name too many templates");
+}
+
+static void note_newest(const char *name, void *arg)
+{
+	struct template_use *u = arg;
+	autofree char *path = x_asprintf("%s/" TEMPLATE_MANIFEST, name);
+	struct stat st;
+
+	if (fstatat(u->templates, path, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    st.st_mtim.tv_sec < u->made.tv_sec ||
+	    (st.st_mtim.tv_sec == u->made.tv_sec && st.st_mtim.tv_nsec < u->made.tv_nsec) ||
+	    str_copy(u->newest, sizeof(u->newest), name) < 0)
+		return;
+	u->made = st.st_mtim;
+}
+
+static void drop_unused(const char *name, void *arg)
+{
+	struct template_use *u = arg;
+
+	if (u->e.num < 0 || map_get(u->named, name) || !disk_subvolume_is(u->templates, name))
+		return;
+	if (disk_subvolume_drop(u->templates, name, &u->e) == 0)
+		log_info("template dropped: nothing needs it", F_STR("template", name));
+}
+
+static void each(struct template_use *u, int folder, void (*fn)(const char *name, void *arg))
+{
+	int r = u->e.num < 0 ? 0 : disk_each(folder, fn, u);
+
+	if (r < 0)
+		err_errno(&u->e, r, "a folder of the storage cannot be listed");
+}
+
+void template_prune(struct nm *nm)
+{
+	struct template_use u = { .named = map_new(TEMPLATE_NAMED_MAX) };
+	autoclose int templates = disk_folder(nm, DISK_TEMPLATES, &u.e),
+		      sandboxes = disk_folder(nm, DISK_SANDBOXES, &u.e);
+
+	u.templates = templates;
+	u.sandboxes = sandboxes;
+	map_put(u.named, nm->conf.template_id, &u);
+	LIST_FOR(&nm->execs, x, struct exec, node)
+		map_put(u.named, x->rec.template, &u);
+	each(&u, sandboxes, note_use);
+	if (!disk_subvolume_is(templates, nm->conf.template_id)) {
+		each(&u, templates, note_newest);
+		map_put(u.named, u.newest, &u);
+	}
+	each(&u, templates, drop_unused);
+	map_free(u.named);
+	if (u.e.num < 0)
+		log_warn("templates are not pruned", F_ERR(&u.e));
 }
 
 static int file_bytes(int dir, const char *path, uint64_t *sum)

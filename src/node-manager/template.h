@@ -22,6 +22,12 @@
 bool template_name_ok(const char *name);                                 /* ^[a-z0-9][a-z0-9-]*$ */
 
 int template_open(struct nm *nm, struct err *e);                         /* at the start: drops what was not completed */
+/*
+ * At the start, after the records were read: drops the templates that no sandbox's disk, no
+ * execution and not the configuration names. Until the configured one is there, the newest stays
+ * too. What cannot be done is logged and costs room alone.
+ */
+void template_prune(struct nm *nm);
 int template_begin(struct nm *nm, const char *name, struct err *e);      /* an unfinished one of that name is dropped; -EEXIST when complete */
 int template_commit(struct nm *nm, const char *name, json_t *manifest, int state_fd, struct err *e);
 int template_drop(struct nm *nm, const char *name, struct err *e);
