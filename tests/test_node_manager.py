@@ -903,6 +903,38 @@ class NodeManagerTest(unittest.TestCase):
                 destroy(self.nm)
                 self.assertEqual(self.i.remains(), [])
 
+    def test_remains_that_stay(self):
+        """What cannot be removed at the start does not keep node-manager from its work, and is destroyed later."""
+        self.disk()
+        mark = os.path.getsize(self.i.run + "/faults.log")
+        self.i.failpoints("nm.spawn.jail delay 3000 1")
+        m = {"v": 1, "op": "spawn", "id": 1, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
+                                                                memory_mib=MEMORY, vcpus=1)}
+        self.nm.sock.send(json.dumps(m).encode())
+        wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
+        self.i.kill()
+        # The record's writer was killed too.
+        open(f"{self.i.run}/nm/{sandbox()}.1.json.0123456789abcdef.tmp", "w").close()
+        self.i.failpoints("nm.destroy.net error 5 1")
+        self.i.up()
+        self.reconnect()
+        self.assertEqual([i["state"] for i in self.nm.list() if i["kind"] == "execution"], ["ended"])
+        self.assertEqual([n for n in os.listdir(self.i.run + "/nm") if n.endswith(".tmp")], [])
+        self.refused("execution-exists", "spawn", sandbox=sandbox(), generation=2, template="t", mode="boot", accel="tcg", memory_mib=MEMORY, vcpus=1)
+        destroy(self.nm)
+        self.assertEqual(self.i.remains(), [])
+
+    def test_one_node_manager(self):
+        """A second one for the same instance gives up, and harms nothing."""
+        self.disk()
+        r, fds = spawn(self.nm)
+        close_all(fds)
+        second = subprocess.run([f"{self.i.dir}/lib/node-manager", "--config", self.i.conf], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        self.assertEqual(second.returncode, 1)
+        self.assertIn("another node-manager works in", second.stderr)
+        with self.i.nm() as other:
+            other.call("verify", sandbox=sandbox(), generation=1, bridge_pid=r["bridge_pid"])
+
     def test_node_manager_dies_while_destroying(self):
         self.disk()
         for step in ("begin", "killed", "net", "sockets", "cgroups"):

@@ -238,7 +238,7 @@ int fd_write_file(int dirfd, const char *path, const void *p, size_t n, mode_t m
 
 	r = str_random_hex(word, 8);
 	if (r == 0)
-		r = str_format(tmp, sizeof(tmp), "%s.%s.tmp", path, word);
+		r = str_format(tmp, sizeof(tmp), "%s.%s" FD_WRITE_SUFFIX, path, word);
 	if (r < 0)
 		return r == -ENOSPC ? -ENAMETOOLONG : r;
 	fd = openat(dirfd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);

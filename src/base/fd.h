@@ -31,7 +31,11 @@ int fd_read_file(int dirfd, const char *path, size_t max, char **ret, size_t *re
  * (opening a FIFO for reading waits for its writer).
  */
 int fd_read_regular(int dirfd, const char *path, size_t max, char **ret, size_t *ret_len);
-/* Atomic: temporary name, write, fsync, rename, fsync of the folder. */
+/*
+ * Atomic: temporary name, write, fsync, rename, fsync of the folder. Who is killed over it leaves a
+ * file whose name ends with FD_WRITE_SUFFIX.
+ */
+#define FD_WRITE_SUFFIX ".tmp"
 int fd_write_file(int dirfd, const char *path, const void *p, size_t n, mode_t mode);
 int fd_openat_beneath(int dirfd, const char *path, int flags, mode_t mode);   /* openat2, RESOLVE_BENEATH|NO_SYMLINKS */
 

@@ -269,6 +269,8 @@ int exec_record_each(int dir_fd, void (*fn)(const char *name, void *arg), void *
 		char name[EXEC_NAME_MAX];
 		size_t len = strlen(de->d_name), suffix = strlen(EXEC_RECORD_SUFFIX);
 
+		if (str_ends(de->d_name, FD_WRITE_SUFFIX))
+			unlinkat(dir_fd, de->d_name, 0);
 		if (len <= suffix || len - suffix >= sizeof(name) ||
 		    !str_ends(de->d_name, EXEC_RECORD_SUFFIX))
 			continue;

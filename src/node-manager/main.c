@@ -1,9 +1,11 @@
 /* node-manager: start and end. Theory of operation: nm.h. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sodium.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "daemon/daemon.h"
@@ -25,6 +28,9 @@
 #include "node-manager/sweep.h"
 #include "node-manager/template.h"
 #include "node-manager/watch.h"
+
+#define LOCK_WAIT_MS 5000
+#define LOCK_POLL_MS 20
 
 /* Children of ours, and jail-inits whose maker has ended (PR_SET_CHILD_SUBREAPER). */
 static void on_sigchld(int signo, void *arg)
@@ -55,11 +61,32 @@ static int open_folder(const struct conf *c, const char *name, mode_t mode, int 
 	return 0;
 }
 
+/*
+ * One at a time: two would sweep away what the other has begun. The children of one that was killed
+ * hold its lock with it, until they have ended too.
+ */
+static int take_lock(const struct nm *nm, struct err *e)
+{
+	int64_t end = clock_mono_ms() + LOCK_WAIT_MS;
+
+	while (flock(nm->run_fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK)
+			return err_errno(e, -errno, "the run folder cannot be locked");
+		if (clock_mono_ms() >= end)
+			return err_set(e, -EBUSY, "another node-manager works in %s",
+				       nm->conf.run_dir);
+		poll(NULL, 0, LOCK_POLL_MS);
+	}
+	return 0;
+}
+
 static int open_folders(struct nm *nm, struct err *e)
 {
 	char path[PATH_MAX];
 	int fd = -1, r = open_folder(&nm->conf, "nm", 0711, &nm->run_fd, e);
 
+	if (r == 0)
+		r = take_lock(nm, e);
 	if (r == 0)
 		r = open_folder(&nm->conf, SOCKETS_FOLDER, 0711, &nm->sockets_fd, e);
 	if (r == 0)

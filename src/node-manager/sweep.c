@@ -209,14 +209,25 @@ static void take_folder(struct sweep_names *s, int dir_fd, const char *path)
 	closedir(d);
 }
 
-struct sweep_all { struct nm *nm; struct err *e; };
-
+/* What cannot be removed is kept in the table: its sandbox gets no other execution before. */
 static int sweep_name(const char *name, void *value, void *arg)
 {
-	struct sweep_all *a = arg;
+	struct nm *nm = arg;
+	char sandbox[ID_SANDBOX_LEN + 1];
+	uint64_t generation;
+	struct err e = { 0 };
+	struct exec *x;
 
 	log_info("remains of an execution without a record are removed", F_STR("name", name));
-	return sweep_execution(a->nm, name, NULL, SWEEP_NO_SLOT, a->e);
+	if (sweep_execution(nm, name, NULL, SWEEP_NO_SLOT, &e) == 0 ||
+	    exec_name_parse(name, sandbox, &generation) < 0)
+		return 0;
+	log_error("remains of an execution stay until it is destroyed again", F_STR("name", name),
+		  F_ERR(&e));
+	x = exec_add(nm, sandbox, generation);
+	x->rec.slot = SWEEP_NO_SLOT;
+	x->state = EXEC_ENDED;
+	return 0;
 }
 
 /* Processes of our uids that belong to no adopted execution. */
@@ -234,7 +245,6 @@ static void kill_stray(pid_t pid, uid_t uid, void *arg)
 int sweep_start(struct nm *nm, struct err *e)
 {
 	struct sweep_names s = { .nm = nm, .names = map_new(SWEEP_NAMES_MAX) };
-	struct sweep_all all = { .nm = nm, .e = e };
 	struct slots_seen seen;
 	int r = exec_record_each(nm->run_fd, adopt, nm);
 
@@ -247,10 +257,8 @@ int sweep_start(struct nm *nm, struct err *e)
 	take_folder(&s, nm->run_fd, NET_FOLDER);
 	take_folder(&s, nm->sockets_fd, ".");
 	cgroup_each(&nm->cgroups, take_group, &s);
-	r = map_each(s.names, sweep_name, &all);
+	map_each(s.names, sweep_name, nm);
 	map_free(s.names);
-	if (r < 0)
-		return r;
 	slots_each_process(nm->slots.uid_base, SLOT_UIDS * nm->slots.n, kill_stray, nm);
 	r = slots_scan(&nm->slots, &seen, e);
 	for (uint32_t i = 0; r == 0 && i < nm->slots.n; i++) {
