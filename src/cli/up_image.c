@@ -125,7 +125,8 @@ static int choose_accel(struct conf *k, struct err *e)
 				 .kernel = k->kernel,
 				 .initrd = k->initrd,
 				 .cache_dir = k->cache_dir,
-				 .uid = k->uid_base };
+				 .uid = k->uid_base,
+				 .timeout_ms = PROBE_TIMEOUT_MS };
 	struct probe_result res;
 	int r = probe_accel(&pc, k->accel, &res, e);
 

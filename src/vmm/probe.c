@@ -426,7 +426,7 @@ static int decide(const struct probe_conf *c, struct probe_result *ret, struct e
 		return err_set(e, -ENAMETOOLONG, "the name of the cache folder is too long");
 	if (recall(path, ret))
 		return 0;
-	r = probe_run(c, VMM_ACCEL_KVM, PROBE_TIMEOUT_MS, &why);
+	r = probe_run(c, VMM_ACCEL_KVM, c->timeout_ms, &why);
 	if (r == 0) {
 		ret->accel = VMM_ACCEL_KVM;
 		str_format(ret->why, sizeof(ret->why), "a probe VM with KVM reached its agent");
@@ -435,7 +435,9 @@ static int decide(const struct probe_conf *c, struct probe_result *ret, struct e
 			   "%s is there, but a probe VM on it failed: %.120s", VMM_KVM_DEVICE,
 			   why.text);
 	}
-	remember(dir, path, ret);
+	/* -EIO, -ECONNRESET: the VMM or its guest has ended. All else may be better the next time. */
+	if (r == 0 || r == -EIO || r == -ECONNRESET)
+		remember(dir, path, ret);
 	return 0;
 }
 

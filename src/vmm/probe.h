@@ -5,9 +5,10 @@
  * when the guest's agent has opened its port within PROBE_TIMEOUT_MS.
  *
  * The outcome is remembered in CACHE/probe/KEY, one file for each VMM build, guest kernel, host
- * kernel and host CPU. The environment's SPACE_ACCEL=kvm|tcg decides without a probe. Needs root (a
- * mount namespace and a jail of its own); the VMM runs under the given uid, with no disk and no
- * network. Used by `space up`, once, before the daemons start.
+ * kernel and host CPU; but for a probe that came to no end, as on a machine that is too busy. The
+ * environment's SPACE_ACCEL=kvm|tcg decides without a probe. Needs root (a mount namespace and a
+ * jail of its own); the VMM runs under the given uid, with no disk and no network. Used by
+ * `space up`, once, before the daemons start.
  */
 #ifndef VMM_PROBE_H
 #define VMM_PROBE_H
@@ -26,6 +27,7 @@ struct probe_conf {
 	const char *kernel, *initrd; /* files */
 	const char *cache_dir;
 	uid_t uid;                   /* what the probe VM runs as, gid too; nobody else's */
+	int timeout_ms;              /* PROBE_TIMEOUT_MS */
 };
 
 struct probe_result {
