@@ -134,6 +134,13 @@ class Instance:
                 return '"msg":"ready"' in self.text()[mark:]
             wait_for("node-manager is ready", listening)
 
+    def configure(self, **change):
+        """Seen at the next start."""
+        with open(self.conf) as f:
+            conf = json.load(f)
+        with open(self.conf, "w") as f:
+            json.dump(conf | change, f)
+
     def kill(self, sig=signal.SIGKILL):
         self.daemon.send_signal(sig)
         self.daemon.wait()
@@ -452,6 +459,26 @@ class NodeManagerTest(unittest.TestCase):
         destroy(self.nm, 1)
         destroy(self.nm, 2, 7)
         close_all(fb)
+
+    def test_adoption_with_fewer_slots(self):
+        """A smaller --max-sandboxes is for those to come."""
+        answers = {}
+        for n in (1, 2):
+            self.disk(n)
+            answers[n], fds = spawn(self.nm, n)
+            close_all(fds)
+        self.assertGreater(max(int(r["slot"]) for r in answers.values()), 0)
+        self.i.kill()
+        self.i.configure(max_sandboxes=1)
+        self.i.up()
+        self.reconnect()
+        try:
+            for n, r in answers.items():
+                self.nm.call("verify", sandbox=sandbox(n), generation=1, bridge_pid=r["bridge_pid"])
+                destroy(self.nm, n)
+        finally:
+            self.i.configure(max_sandboxes=16)
+            self.i.kill()
 
     def test_exits_are_told(self):
         """Events with the status that wait(2) gave; process 1's death ends all three."""
@@ -1054,10 +1081,7 @@ class NodeManagerTest(unittest.TestCase):
             nonlocal nm
             nm.sock.close()
             i.kill()
-            with open(i.conf) as f:
-                c = json.load(f)
-            with open(i.conf, "w") as f:
-                json.dump(c | conf, f)
+            i.configure(**conf)
             i.up()
             nm = i.nm()
             return names()

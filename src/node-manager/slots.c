@@ -37,7 +37,7 @@ int slots_take(struct slots *s, uint32_t *ret)
 
 int slots_claim(struct slots *s, uint32_t slot)
 {
-	if (slot >= s->n || s->state[slot] == SLOT_USED)
+	if (slot >= SLOTS_MAX || s->state[slot] == SLOT_USED)
 		return -EBUSY;
 	s->state[slot] = SLOT_USED;
 	return 0;
@@ -45,7 +45,7 @@ int slots_claim(struct slots *s, uint32_t slot)
 
 void slots_give_back(struct slots *s, uint32_t slot, bool clean)
 {
-	if (slot < s->n)
+	if (slot < SLOTS_MAX)
 		s->state[slot] = clean ? SLOT_FREE : SLOT_DIRTY;
 }
 

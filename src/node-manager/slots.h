@@ -29,7 +29,11 @@ struct slots_seen { uint8_t bits[SLOTS_MAX / 8]; };
 
 void slots_init(struct slots *s, uint32_t uid_base, uint32_t n);
 int slots_take(struct slots *s, uint32_t *ret);          /* -EAGAIN: none is free */
-int slots_claim(struct slots *s, uint32_t slot);         /* for a record found at the start; -EBUSY */
+/*
+ * For a record found at the start; -EBUSY. Also one above n: the configuration may have had a
+ * larger one, and whoever runs goes on.
+ */
+int slots_claim(struct slots *s, uint32_t slot);
 void slots_give_back(struct slots *s, uint32_t slot, bool clean);
 uid_t slots_uid(const struct slots *s, uint32_t slot, enum slot_uid which);
 /* Dirty slots that own nothing any more become free. */

@@ -298,7 +298,11 @@ static void test_slots_order(void **state)
 	assert_int_equal(slots_take(&s, &slot), 0);
 	assert_int_equal(slot, 1);
 	assert_int_equal(slots_claim(&s, 1), -EBUSY);
+	assert_int_equal(slots_claim(&s, SLOTS_MAX), -EBUSY);
+	/* Of a time with a larger number: claimed, and not given out again. */
+	assert_int_equal(slots_claim(&s, 3), 0);
 	assert_int_equal(slots_claim(&s, 3), -EBUSY);
+	slots_give_back(&s, 3, true);
 	assert_int_equal(slots_claim(&s, 0), 0);
 	/* Dirty: not given out until nothing of it is seen. */
 	slots_give_back(&s, 2, false);
