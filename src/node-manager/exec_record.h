@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "base/list.h"
+#include "base/log.h"
 #include "base/proc.h"
 #include "identity/identity_limits.h"
 #include "ipc/nm_ops.h"
@@ -97,6 +98,7 @@ struct exec {
 	size_t text_len[EXEC_WHO_COUNT];
 	size_t text_taken[EXEC_WHO_COUNT];       /* since the last pause */
 	struct loop_timer text_timer;    /* the end of a pause */
+	struct log_limit text_limit;     /* its own, so that none hides what the others' programs say */
 	struct list waiters;             /* struct exec_waiter: DESTROY requests to be answered */
 };
 

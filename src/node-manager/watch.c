@@ -108,10 +108,8 @@ static void watch_gone(struct loop_io *io, uint32_t events)
 
 static void watch_line(struct exec *x, int who)
 {
-	static struct log_limit limit;
-
 	x->text[who][x->text_len[who]] = '\0';
-	if (x->text_len[who] > 0 && log_limit_ok(&limit, WATCH_TEXT_PER_MIN))
+	if (x->text_len[who] > 0 && log_limit_ok(&x->text_limit, WATCH_TEXT_PER_MIN))
 		log_info("program says", F_STR("sandbox", x->rec.sandbox),
 			 F_UINT("generation", x->rec.generation), F_STR("who", exec_who_names[who]),
 			 F_STR("text", x->text[who]));

@@ -8,7 +8,7 @@
 #include "node-manager/nm.h"
 
 #define WATCH_REPORT_MS 500              /* how long a status may come after its process's end */
-#define WATCH_TEXT_PER_MIN 60            /* lines of a program that are logged; the rest is counted */
+#define WATCH_TEXT_PER_MIN 20            /* lines of an execution that are logged; the rest is counted */
 /*
  * After so many bytes of a program it is not listened to for a while: its pipe fills, and it loses
  * what it writes. A guest can make its VMM complain as often as it likes.
