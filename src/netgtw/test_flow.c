@@ -615,6 +615,113 @@ static void test_urgent(void **state)
 	close(b);
 }
 
+/* ---- Every byte of many connections that are used at random ---- */
+
+struct side { int fd; uint64_t sent, got; bool shut, ended; };
+struct talk { struct side side[2]; };
+
+static uint8_t byte_at(uint64_t at) { return (uint8_t)(at * 31 + (at >> 8) * 7 + (at >> 16)); }
+
+static void talk_write(struct side *x, size_t n, int flags)
+{
+	static uint8_t block[200000];
+	ssize_t done;
+
+	if (x->shut)
+		return;
+	for (size_t i = 0; i < n; i++)
+		block[i] = byte_at(x->sent + i);
+	done = send(x->fd, block, n, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
+	if (done < 0 && errno != EAGAIN)
+		fail_msg("send: %s", strerror(errno));
+	x->sent += done > 0 ? (uint64_t)done : 0;
+}
+
+/* false: there is nothing now. */
+static bool talk_read(struct side *x, const struct side *from, size_t most)
+{
+	static uint8_t block[200000];
+	ssize_t n = recv(x->fd, block, most, MSG_DONTWAIT);
+
+	if (n < 0 && errno != EAGAIN)
+		fail_msg("recv: %s", strerror(errno));
+	for (ssize_t i = 0; i < n; i++, x->got++)
+		if (block[i] != byte_at(x->got))
+			fail_msg("byte %llu is another one", (unsigned long long)x->got);
+	if (n == 0 && (!from->shut || x->got != from->sent))
+		fail_msg("the end came after %llu bytes", (unsigned long long)x->got);
+	x->ended |= n == 0;
+	return n > 0;
+}
+
+static void talk_some(struct talk *t)
+{
+	int who = rand() % 2, what = rand() % 64;
+	struct side *x = &t->side[who];
+
+	if (what < 1 && rand() % 8 == 0) {
+		shutdown(x->fd, SHUT_WR);
+		x->shut = true;
+	} else if (what < 4) {
+		talk_write(x, 1, MSG_OOB);
+	} else if (what < 16) {
+		talk_write(x, 1 + (size_t)rand() % 100, 0);
+	} else if (what < 36) {
+		talk_write(x, 1 + (size_t)rand() % 200000, 0);
+	} else {
+		talk_read(x, &t->side[!who], 1 + (size_t)rand() % (what < 40 ? 2000 : 200000));
+	}
+}
+
+/* To the end of both directions. Returns how many are not there yet. */
+static int talk_end(struct talk *t)
+{
+	int left = 0;
+
+	for (int who = 0; who < 2; who++) {
+		struct side *x = &t->side[who];
+
+		if (!x->shut)
+			shutdown(x->fd, SHUT_WR);
+		x->shut = true;
+		while (!x->ended && talk_read(x, &t->side[!who], 200000))
+			;
+		left += !x->ended;
+	}
+	return left;
+}
+
+static void test_integrity(void **state)
+{
+	static const char *const args[] = { "--limit", "bytes-up-per-s=40000000", NULL };
+	struct rig_conf c = { .program = netgtw_path, .main_args = args };
+	int64_t until = clock_mono_ms() + RIG_WAIT_MS;
+	struct talk talks[32] = { 0 };
+	int left = 1;
+
+	rig_fresh(&rig, &c);
+	srand(2);
+	for (size_t i = 0; i < ARRAY_LEN(talks); i++)
+		through(i % 2 ? SERVER : SERVER6, 80, &talks[i].side[0].fd, &talks[i].side[1].fd);
+	for (int i = 0; i < 4000; i++)
+		talk_some(&talks[rand() % (int)ARRAY_LEN(talks)]);
+	while (left > 0) {
+		left = 0;
+		for (size_t i = 0; i < ARRAY_LEN(talks); i++)
+			left += talk_end(&talks[i]);
+		if (clock_mono_ms() > until)
+			fail_msg("%d directions do not end", left);
+		poll(NULL, 0, left ? 1 : 0);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(talks); i++) {
+		close(talks[i].side[0].fd);
+		close(talks[i].side[1].fd);
+	}
+	while (rig_counter(&rig, "flows_open") > 0)
+		poll(NULL, 0, 5);
+	assert_int_equal(rig_counter(&rig, "buffered_bytes"), 0);
+}
+
 /* The end of any of the three is the end of all. */
 static void test_death(void **state)
 {
@@ -668,7 +775,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_churn),	    cmocka_unit_test(test_descriptors),
 		cmocka_unit_test(test_asks_the_silent), cmocka_unit_test(test_bandwidth_is_shared),
 		cmocka_unit_test(test_urgent), cmocka_unit_test(test_gone_after_its_end), cmocka_unit_test(test_gives_up),
-		cmocka_unit_test(test_early_end), cmocka_unit_test(test_death),
+		cmocka_unit_test(test_early_end), cmocka_unit_test(test_integrity), cmocka_unit_test(test_death),
 	};
 
 	if (argc != 2)
