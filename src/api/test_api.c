@@ -378,6 +378,15 @@ static void test_create_fails(void **state)
 			 507);
 	HAS(g, "The disk is full.");
 	assert_string_equal(g->last_kind, "delete");
+	/* Nothing of this passes by itself within the time that a client waits: said at once. */
+	g->answers[1] =
+		"503 X y {\"num\":-11,\"code\":\"node-full\",\"message\":\"The node is full.\"}";
+	assert_int_equal(rig_ask(g, "POST /v2/sandboxes HTTP/1.1\r\n" H
+				"Content-Length: 21\r\n\r\n{\"templateID\":\"base\"}"),
+			 503);
+	HAS(g, "Retry-After: 1\r\n");
+	HAS(g, "\"error_code\":\"node_full\"");
+	assert_int_equal(g->calls, 4);
 	assert_int_equal(rig_ask(g, "GET /v1/sandboxes HTTP/1.1\r\n" H "\r\n"), 200);
 	HAS(g, "\r\n\r\n[]");
 }

@@ -94,7 +94,8 @@ int ops_node_addr(struct store *s, const char *worker, char *dst, size_t size, s
 
 /*
  * Errors that another try may cure: the node or one of its daemons is away or busy, or does not
- * know our key yet.
+ * know our key yet. A node that is full stays so until somebody deletes or stops something: who
+ * asked is told, and asks again.
  */
 static bool transient(const struct err *e)
 {
@@ -102,6 +103,8 @@ static bool transient(const struct err *e)
 				    EPIPE,  ENOTCONN, EHOSTDOWN,  ENOBUFS,
 				    EMFILE, ENFILE,   ETIMEDOUT };
 
+	if (str_eq(err_code(e), "node-full"))
+		return false;
 	for (size_t i = 0; i < ARRAY_LEN(nums); i++)
 		if (e->num == -nums[i])
 			return true;
