@@ -1,4 +1,4 @@
-/* Life of the program's one object; the loops "end" and "keys". */
+/* Life of the program's one object; the loops "end", "purge" and "keys". */
 #include "control/control.h"
 
 #include <errno.h>
@@ -11,6 +11,8 @@
 #include "ops/signer.h"
 
 #define END_BATCH 100
+#define PURGE_BATCH 500                  /* rows in a transaction: others wait for it */
+#define PURGE_ROUNDS 20
 
 /* ---- keys ---- */
 
@@ -70,7 +72,13 @@ static void keys_tick(struct loop_timer *t)
 
 /* ---- sandboxes whose time is over: paused or deleted ---- */
 
-struct end_job { struct control *c; struct store_op ops[END_BATCH]; unsigned n; struct err err; };
+struct end_job {
+	struct control *c;
+	struct store_op ops[END_BATCH];
+	unsigned n;
+	char cursor[STORE_CURSOR_MAX];
+	struct err err;
+};
 
 static void end_one(struct end_job *j, struct store *s, const struct store_sandbox *b)
 {
@@ -93,18 +101,20 @@ static void end_one(struct end_job *j, struct store *s, const struct store_sandb
 		j->n++;
 }
 
+/* A page a time: those that cannot be ended now do not stand in the way of those behind them. */
 static void end_run(void *arg)
 {
 	struct end_job *j = arg;
 	struct store *s = ops_thread_store(j->c->store_url, &j->err);
-	struct store_list q = { .tenant = "", .limit = END_BATCH };
+	struct store_list q = { .tenant = "", .limit = END_BATCH, .cursor = j->cursor };
 	struct store_sandbox *rows = NULL;
-	char next[64];
+	char next[STORE_CURSOR_MAX] = "";
 	size_t n = 0;
 
 	if (!s || store_now(s, &q.expired_before_ms, &j->err) < 0 ||
 	    store_sandbox_list(s, &q, &rows, &n, next, &j->err) < 0)
 		return;
+	str_copy(j->cursor, sizeof(j->cursor), next);
 	for (size_t i = 0; i < n; i++) {
 		end_one(j, s, &rows[i]);
 		store_sandbox_done(&rows[i]);
@@ -118,6 +128,7 @@ static void end_done(void *arg)
 	struct end_job *j = arg;
 
 	j->c->ending = false;
+	str_copy(j->c->end_cursor, sizeof(j->c->end_cursor), j->cursor);
 	if (j->err.num < 0 && log_limit_ok(&limit, 6))
 		log_warn("the list of sandboxes cannot be read", F_ERR(&j->err));
 	for (unsigned i = 0; i < j->n; i++)
@@ -135,8 +146,52 @@ static void end_tick(struct loop_timer *t)
 		return;
 	j = x_alloc(sizeof(*j));
 	j->c = c;
+	str_copy(j->cursor, sizeof(j->cursor), c->end_cursor);
 	c->ending = work_add(c->look, NULL, end_run, end_done, j) == 0;
 	if (!c->ending)
+		free(j);
+}
+
+/* ---- rows of what is over ---- */
+
+struct purge_job { struct control *c; int n; struct err err; };
+
+static void purge_run(void *arg)
+{
+	struct purge_job *j = arg;
+	struct store *s = ops_thread_store(j->c->store_url, &j->err);
+	int r = s ? 1 : 0;
+
+	for (int i = 0; i < PURGE_ROUNDS && r > 0; i++) {
+		r = store_purge(s, PURGE_BATCH, &j->err);
+		j->n += r > 0 ? r : 0;
+	}
+}
+
+static void purge_done(void *arg)
+{
+	struct purge_job *j = arg;
+
+	j->c->purging = false;
+	if (j->err.num < 0)
+		log_warn("old rows were not removed", F_ERR(&j->err));
+	else if (j->n > 0)
+		log_info("old rows removed", F_INT("rows", j->n));
+	free(j);
+}
+
+static void purge_tick(struct loop_timer *t)
+{
+	struct control *c = t->arg;
+	struct purge_job *j;
+
+	loop_timer_set(c->loop, t, CONTROL_PURGE_MS, purge_tick, c);
+	if (c->purging)
+		return;
+	j = x_alloc(sizeof(*j));
+	j->c = c;
+	c->purging = work_add(c->look, NULL, purge_run, purge_done, j) == 0;
+	if (!c->purging)
 		free(j);
 }
 
@@ -184,6 +239,7 @@ struct control *control_new(struct loop *l, const struct control_conf *conf, str
 	c->look = work_new(l, CONTROL_LOOK_THREADS);
 	loop_timer_set(l, &c->keys_timer, 0, keys_tick, c);
 	loop_timer_set(l, &c->end_timer, CONTROL_END_MS, end_tick, c);
+	loop_timer_set(l, &c->purge_timer, 0, purge_tick, c);
 	nodes_start(c);
 	drive_start(c);
 	return c;
@@ -198,6 +254,7 @@ void control_free(struct control *c)
 	loop_timer_stop(&c->nodes_timer);
 	loop_timer_stop(&c->end_timer);
 	loop_timer_stop(&c->keys_timer);
+	loop_timer_stop(&c->purge_timer);
 	/* Jobs that end now begin no others: what they have claimed is claimed anew by others. */
 	work_stop(c->drive);
 	work_stop(c->look);

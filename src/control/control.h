@@ -1,11 +1,12 @@
 /*
- * space-control: what shall be and what is, compared without end (L-3). Four loops, each a timer
+ * space-control: what shall be and what is, compared without end (L-3). Five loops, each a timer
  * and jobs in workers:
  *
  *	drive      operations that nobody drives (their driver died, or gave them back): claimed and driven (ops/ops.h)
  *	nodes      each node's report: seen, its bundle's number, the observed state of its sandboxes; an older bundle is
  *	           replaced; a reboot inside the guest becomes a start; what no row wants is deleted there
  *	end        sandboxes whose time is over: deleted, or paused where that was asked for
+ *	purge      rows of what has been over for long are removed
  *	keys       which key signs
  *
  * Any number of replicas may run: operations are claimed in the database, everything else is
@@ -27,6 +28,7 @@
 #define CONTROL_NODES_MS 1000
 #define CONTROL_END_MS 1000
 #define CONTROL_KEYS_MS 1000
+#define CONTROL_PURGE_MS 60000
 #define CONTROL_CALL_MS 5000             /* a report, a bundle */
 #define CONTROL_LIFECYCLE_MS 180000
 #define CONTROL_NODES_MAX 4096
@@ -45,8 +47,9 @@ struct control {
 	char store_url[300], keys_dir[300], root_pub[300], claimer[64];
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct work *drive, *look;
-	struct loop_timer claim_timer, nodes_timer, end_timer, keys_timer;
-	bool claiming, listing, ending, choosing, leaving;
+	struct loop_timer claim_timer, nodes_timer, end_timer, keys_timer, purge_timer;
+	bool claiming, listing, ending, choosing, purging, leaving;
+	char end_cursor[STORE_CURSOR_MAX];       /* where "end" goes on, "" = from the start */
 	unsigned n_driving;
 	struct map *nodes;               /* worker -> struct control_node */
 	struct key_signer signer;

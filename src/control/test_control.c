@@ -400,6 +400,39 @@ static void test_time_over(void **state)
 	assert_int_equal(observed(g, later.id, NULL, NULL), LIFE_RUNNING);
 }
 
+/* Those whose time is over and that cannot be ended yet do not stand in the way of others. */
+static void test_time_over_behind_many(void **state)
+{
+	struct rig *g = *state;
+	struct store_sandbox last = { 0 };
+	struct store_op op;
+
+	/* Created by somebody who holds their operations still, the last one excepted. */
+	for (int i = 0; i <= 120; i++) {
+		last = add_box(g, i == 120, clock_wall_ms() - 1);
+		if (i < 120)
+			assert_int_equal(store_claim(g->store, "busy", &op, NULL), 0);
+	}
+	start(g);
+	WAIT(g, observed(g, last.id, NULL, NULL) == LIFE_NONE);
+	assert_string_equal(g->kinds, "delete ");
+	assert_string_equal(g->cap.id.sandbox, last.id);
+}
+
+/* What has been over for long goes, without being asked for. */
+static void test_purge(void **state)
+{
+	struct rig *g = *state;
+	struct store_op op;
+
+	clock_set_shift_ms(-STORE_KEEP_MS - 60000);
+	add_box(g, true, 0);
+	clock_set_shift_ms(0);
+	assert_int_equal(store_op_get(g->store, 1, &op, NULL), 0);
+	start(g);
+	WAIT(g, store_op_get(g->store, 1, &op, NULL) == -ENOENT);
+}
+
 /* A key that a node does not know yet signs nothing; when all know it, it does. */
 static void test_rotation(void **state)
 {
@@ -495,6 +528,7 @@ int main(void)
 		T(test_leftover), T(test_fails_for_good), T(test_observed),  T(test_guest_reboot),
 		T(test_unwanted), T(test_lost),		  T(test_time_over), T(test_renewal),
 		T(test_rotation), T(test_replicas),	  T(test_end_while_claiming),
+		T(test_time_over_behind_many), T(test_purge),
 	};
 
 	log_open("test", "test");

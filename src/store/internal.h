@@ -36,6 +36,7 @@ int op_unfinished(struct store *s, const char *sandbox, int64_t except, struct s
 /* 1: *ret is the create that has this key (it goes on or is done); 0: the key is free. */
 int once_find(struct store *s, const char *tenant, const struct store_once *once, int64_t now_ms,
 	      struct store_op *ret, struct err *e);
+int once_expire(struct store *s, int64_t now_ms, struct err *e);
 int once_put(struct store *s, const char *tenant, const struct store_once *once,
 	     const struct store_op *op, int64_t now_ms, struct err *e);
 

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include "base/str.h"
 
-static int once_expire(struct store *s, int64_t now_ms, struct err *e)
+int once_expire(struct store *s, int64_t now_ms, struct err *e)
 {
 	int r = db_exec(s->db, e, "DELETE FROM once WHERE created_ms < $1",
 			DB_INT(now_ms - STORE_ONCE_MS));

@@ -29,7 +29,7 @@ static_assert(ARRAY_LEN(op_state_names) == STORE_OP_STATE_COUNT, "names");
 	" o.err_code, o.err_text, o.timeout_ms"
 #define OP_UNFINISHED "o.state IN ('queued', 'claimed')"
 
-#define END_RETRY_MS 30000               /* after a pause that its end asked for and that failed */
+#define END_RETRY_MS 30000               /* after a pause or delete that its end asked for and that failed */
 
 /* What a request wants in the end. */
 static enum life_state op_target(enum life_event kind)
@@ -379,7 +379,8 @@ static int claim_candidate(struct store *s, int64_t now_ms, struct store_op *ret
 	int r = db_query(
 		s->db, e, &q,
 		"SELECT " OP_COLS
-		" FROM operations o WHERE ((o.state = 'queued' AND o.not_before_ms <= $1)"
+		" FROM operations o WHERE " OP_UNFINISHED
+		" AND ((o.state = 'queued' AND o.not_before_ms <= $1)"
 		" OR (o.state = 'claimed' AND o.lease_until_ms <= $1))"
 		" AND NOT EXISTS (SELECT 1 FROM operations p WHERE p.sandbox = o.sandbox AND p.id < o.id"
 		" AND p.state IN ('queued', 'claimed')) ORDER BY o.id LIMIT 1" DIALECT_SKIP_LOCKED,
@@ -543,15 +544,17 @@ static int finish_deleted(struct store *s, const char *sandbox, int64_t now_ms, 
 }
 
 /*
- * When its time is over from now on. A pause that its end asked for and that failed is tried again
- * later; other failures change nothing.
+ * When its time is over from now on. What its end asked for and has failed is tried again later;
+ * other failures change nothing.
  */
 static int64_t finish_end(const struct store_op *op, const struct store_sandbox *b, bool failed,
 			  int64_t now_ms)
 {
 	int64_t timeout_ms = op->timeout_ms ? op->timeout_ms : b->timeout_ms;
 
-	if (failed && op->kind == LIFE_EV_PAUSE && b->end_ms && b->end_ms <= now_ms)
+	bool ends = op->kind == LIFE_EV_PAUSE || op->kind == LIFE_EV_DELETE;
+
+	if (failed && ends && b->end_ms && b->end_ms <= now_ms)
 		return now_ms + END_RETRY_MS;
 	if (failed)
 		return b->end_ms;

@@ -43,7 +43,7 @@ static const char *const schema_1[] = {
 	" created_ms BIGINT NOT NULL,"
 	" PRIMARY KEY (tenant, name))",
 
-	/* A row stays when its sandbox is deleted (deleted_ms > 0): the ID is never used again. */
+	/* A row stays for a while when its sandbox is deleted (deleted_ms > 0): store_purge. */
 	"CREATE TABLE sandboxes ("
 	" id TEXT PRIMARY KEY,"
 	" tenant TEXT NOT NULL REFERENCES tenants (id),"
@@ -69,10 +69,7 @@ static const char *const schema_1[] = {
 	"CREATE INDEX sandboxes_by_age ON sandboxes (created_ms, id) WHERE deleted_ms = 0",
 	"CREATE INDEX sandboxes_by_end ON sandboxes (end_ms) WHERE deleted_ms = 0 AND end_ms > 0",
 
-	/*
-	 * Every execution that ever was; an activation is unique over all sandboxes, nodes and time
-	 * (I-4).
-	 */
+	/* An activation is unique over all sandboxes, nodes and time (I-4): 128 random bits. */
 	"CREATE TABLE executions ("
 	" sandbox TEXT NOT NULL REFERENCES sandboxes (id),"
 	" generation BIGINT NOT NULL,"
@@ -157,8 +154,17 @@ static const char *const schema_network[] = {
 	NULL,
 };
 
-static const char *const *const migrations[] = { schema_1, schema_tickets, schema_life,
-						 schema_once, schema_network };
+/* For store_purge; and for looking for work, which must not look at all that was ever done. */
+static const char *const schema_purge[] = {
+	"CREATE INDEX operations_open ON operations (id) WHERE state IN ('queued', 'claimed')",
+	"CREATE INDEX operations_by_end ON operations (finished_ms) WHERE finished_ms > 0",
+	"CREATE INDEX executions_by_end ON executions (ended_ms) WHERE ended_ms > 0",
+	"CREATE INDEX sandboxes_by_delete ON sandboxes (deleted_ms) WHERE deleted_ms > 0",
+	NULL,
+};
+
+static const char *const *const migrations[] = { schema_1,    schema_tickets, schema_life,
+						 schema_once, schema_network, schema_purge };
 
 static int schema_version(struct store *s, int64_t *ret, struct err *e)
 {

@@ -177,6 +177,14 @@ int store_create_once(struct store *s, const struct store_sandbox *b, const stru
 		      struct err *e);
 int store_once_forget(struct store *s, const char *sandbox, struct err *e);  /* its create's key is free again */
 /*
+ * What is over is kept for STORE_KEEP_MS, for those who still ask: finished operations, executions
+ * that have ended, rows of deleted sandboxes. Longer than a client's key, so a key always finds its
+ * operation. Removes at most `max` rows of each; > 0: there may be more. (An ID that is forgotten
+ * so is not used again either: it is random.)
+ */
+#define STORE_KEEP_MS (7 * 24 * 3600 * 1000ll)
+int store_purge(struct store *s, unsigned max, struct err *e);
+/*
  * A change of an existing sandbox: checks the life-cycle table against the row in the same
  * transaction; START also takes the next generation and a new activation (written to the row and
  * executions). No operation unfinished: claimed at once (ret->state CLAIMED by `claimer`; drive

@@ -1197,6 +1197,13 @@ static void test_time_over(void **st)
 	op = submitted(keep, LIFE_EV_START);
 	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
 	ENDS_IN(keep, 300000);
+	/* Nor is a delete that failed asked for again and again. */
+	timed(id, now_ms() - 1, 300000, false);
+	op = ended(id);
+	assert_int_equal(store_finish(s, &op, LIFE_FAILED, &why, &e), 0);
+	assert_int_equal(ended(id).id, 0);
+	clock_set_shift_ms(20 * STORE_LEASE_MS);
+	assert_int_equal(ended(id).kind, LIFE_EV_DELETE);
 }
 
 static void test_set_timeout(void **st)
@@ -1461,6 +1468,60 @@ static void test_once_race(void **st)
 	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes"), 1);
 }
 
+/* ---- What is over ---- */
+
+static void change(const char *id, enum life_event kind, enum life_state to)
+{
+	struct store_op op = submitted(id, kind);
+
+	assert_int_equal(store_finish(s, &op, to, NULL, &e), 0);
+}
+
+static void test_purge(void **st)
+{
+	const struct store_once once = { .key = "k", .request = "aa" };
+	char stopped[ID_SANDBOX_LEN + 1], gone[ID_SANDBOX_LEN + 1], lives[ID_SANDBOX_LEN + 1];
+	struct store_op op, last;
+
+	running(stopped);
+	change(stopped, LIFE_EV_STOP, LIFE_STOPPED);
+	change(stopped, LIFE_EV_START, LIFE_RUNNING);
+	change(stopped, LIFE_EV_STOP, LIFE_STOPPED);
+	running(gone);
+	change(gone, LIFE_EV_DELETE, LIFE_NONE);
+	assert_int_equal(create_once(s, &once, "acme", "a", &op), 0);
+	memcpy(lives, op.sandbox, sizeof(lives));
+	assert_int_equal(store_finish(s, &op, LIFE_RUNNING, NULL, &e), 0);
+
+	/* Whoever may still ask finds what he asks for. */
+	clock_set_shift_ms(STORE_ONCE_MS - 60000);
+	assert_int_equal(store_purge(s, 100, &e), 0);
+	assert_int_equal(create_once(s, &once, "acme", "b", &last), 1);
+	assert_int_equal(last.id, op.id);
+	clock_set_shift_ms(STORE_KEEP_MS - 60000);
+	assert_int_equal(store_purge(s, 100, &e), 0);
+	assert_int_equal(store_op_get(s, op.id, &last, &e), 0);
+
+	/* Some at a time, in the order of the references. */
+	clock_set_shift_ms(STORE_KEEP_MS + 60000);
+	change(lives, LIFE_EV_PAUSE, LIFE_PAUSED);
+	assert_int_equal(store_purge(s, 1, &e), 2);
+	for (int left = 20, r = 1; r > 0; left--) {
+		assert_true(left > 0);
+		r = store_purge(s, 1, &e);
+	}
+	assert_int_equal(store_op_get(s, op.id, &last, &e), -ENOENT);
+	assert_int_equal(count("SELECT COUNT(*) FROM operations"), 1);
+	assert_int_equal(count("SELECT COUNT(*) FROM once"), 0);
+	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes"), 2);
+	/* The newest execution of each; one of them has ended. */
+	assert_int_equal(count("SELECT COUNT(*) FROM executions"), 2);
+	assert_int_equal(count("SELECT COUNT(*) FROM executions WHERE generation = 2"), 1);
+	expect(stopped, LIFE_STOPPED, LIFE_STOPPED, 2, "");
+	change(stopped, LIFE_EV_START, LIFE_RUNNING);
+	expect(lives, LIFE_PAUSED, LIFE_PAUSED, 1, "");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1498,6 +1559,7 @@ int main(void)
 		T(test_ids),
 		T(test_once),
 		T(test_once_race),
+		T(test_purge),
 		T(test_race),
 		T(test_two_handles),
 		T(test_open_race),
