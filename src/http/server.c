@@ -21,8 +21,9 @@
  * still sends is thrown away for HTTP_LINGER_MS. Without that the kernel would answer the unread
  * bytes with a reset and the client would never see the answer (RFC 9112 9.6).
  *
- * Time: IDLE, BODY, WRITE and DRAIN have the idle time-out (again for each event), HEAD one
- * deadline from its first byte, HANDLE none: there the handler is responsible.
+ * Time: IDLE, BODY, WRITE and DRAIN have the idle time-out (again when something came; in WRITE,
+ * when something was taken), HEAD one deadline from its first byte, HANDLE none: there the handler
+ * is responsible.
  */
 #include "http/server.h"
 
@@ -77,6 +78,7 @@ struct peer {
 	enum peer_state state;
 	struct http_dec dec;        /* of the current request's body */
 	size_t thrown_bytes;        /* in DRAIN and LINGER */
+	size_t unsent;              /* in WRITE: as the time-out began */
 	bool body_done, close, dead;
 	unsigned busy;
 };
@@ -105,6 +107,7 @@ static void peer_set_state(struct peer *p, enum peer_state state)
 
 	p->state = state;
 	p->thrown_bytes = 0;
+	p->unsent = p->conn ? conn_out_len(p->conn) : 0;
 	if (p->conn)
 		conn_set_timeout(p->conn, timeout_ms[state]);
 }
@@ -463,6 +466,8 @@ static void on_timeout(struct peer *p)
 	if (p->state == PEER_HEAD || p->state == PEER_BODY) {
 		peer_refuse(p, 408, "The request did not arrive in time.");
 		peer_run(p);
+	} else if (p->state == PEER_WRITE && conn_out_len(p->conn) < p->unsent) {
+		peer_set_state(p, PEER_WRITE);
 	} else if (p->state != PEER_HANDLE) {
 		peer_close(p);
 	}
@@ -499,7 +504,7 @@ static void on_event(struct conn *c, enum conn_event ev, void *arg)
 	case CONN_DATA:
 	case CONN_DRAINED:
 	case CONN_CONNECTED:
-		if (p->state == PEER_BODY || p->state == PEER_DRAIN || p->state == PEER_WRITE)
+		if (p->state == PEER_BODY || p->state == PEER_DRAIN)
 			conn_set_timeout(c, p->server->conf.idle_timeout_ms);
 		peer_run(p);
 		break;

@@ -390,6 +390,44 @@ static void test_reader_stalls(void **state)
 	}
 }
 
+/* Nor because it sends something now and then. */
+static void test_reader_stalls_and_sends(void **state)
+{
+	struct env *env = *state;
+	int64_t next_ms = 0;
+
+	say(env, GET("/big"));
+	for (int64_t end_ms = clock_mono_ms() + DEADLINE_MS;
+	     env->n_handled == 0 || http_server_conns(env->server) > 0;) {
+		if (clock_mono_ms() >= next_ms) {
+			send(env->fd, "G", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+			next_ms = clock_mono_ms() + 10;
+		}
+		loop_turn(env->loop, 5);
+		assert_true(clock_mono_ms() < end_ms);
+	}
+}
+
+/* Slow is not stalled: an answer may take many times as long as a piece of it. */
+static void test_slow_reader(void **state)
+{
+	struct env *env = *state;
+	int64_t start_ms = clock_mono_ms();
+
+	say(env, GET("/big"));
+	while (!env->eof && buf_len(&env->got) < BIG_BYTES) {
+		int64_t next_ms = clock_mono_ms() + 10;
+		ssize_t n = buf_read_fd(&env->got, env->fd, BIG_BYTES / 30);
+
+		env->eof = n == 0 || n == -ECONNRESET;
+		do
+			loop_turn(env->loop, 5);
+		while (clock_mono_ms() < next_ms);
+	}
+	assert_true(clock_mono_ms() - start_ms > 150);
+	assert_true(buf_len(&env->got) >= BIG_BYTES);
+}
+
 static void test_too_many(void **state)
 {
 	struct env *env = *state;
@@ -778,6 +816,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_idle_timeout, setup_hasty, teardown),
 		cmocka_unit_test_setup_teardown(test_body_timeout, setup_hasty, teardown),
 		cmocka_unit_test_setup_teardown(test_reader_stalls, setup_hasty, teardown),
+		cmocka_unit_test_setup_teardown(test_reader_stalls_and_sends, setup_hasty, teardown),
+		cmocka_unit_test_setup_teardown(test_slow_reader, setup_hasty, teardown),
 	};
 	return cmocka_run_group_tests_name("server", tests, NULL, NULL);
 }
