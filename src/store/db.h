@@ -11,6 +11,7 @@
 #include "base/err.h"
 
 #define DB_BUSY_MS 10000
+#define DB_WAL_BYTES_MAX (16 << 20)      /* of the log; then a commit waits a little for those who read in it */
 
 struct db;
 struct db_stmt;

@@ -17,6 +17,9 @@
 
 #define DB_STMTS_MAX 128                 /* as many literals as store/ has, and room */
 #define DB_WAL_TRIES 200                 /* of 20 ms */
+#define DB_WAL_PAGES 1000                /* SQLite's own mark */
+#define DB_WAL_WAIT_MS 200
+#define DB_PAGE_BYTES 4096
 
 struct db_stmt { const char *sql; sqlite3_stmt *st; };
 
@@ -84,6 +87,24 @@ static int db_wal(struct db *db, struct err *e)
 }
 
 /*
+ * After a commit. What SQLite does by itself (the passive form) begins the log anew only in a moment
+ * in which nobody reads; where reads follow each other without a gap that never comes, and the log
+ * grows without end. So a large one makes new readers use the file and waits for the old ones.
+ */
+static int db_wal_grew(void *arg, sqlite3 *sq, const char *name, int pages)
+{
+	bool large = pages >= DB_WAL_BYTES_MAX / DB_PAGE_BYTES;
+
+	if (pages < DB_WAL_PAGES)
+		return SQLITE_OK;
+	sqlite3_busy_timeout(sq, large ? DB_WAL_WAIT_MS : 0);
+	sqlite3_wal_checkpoint_v2(
+		sq, name, large ? SQLITE_CHECKPOINT_RESTART : SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
+	sqlite3_busy_timeout(sq, DB_BUSY_MS);
+	return SQLITE_OK;                /* the commit is done, whatever came of this */
+}
+
+/*
  * SQLite would make the file 0644; several users of one group share it, so the umask alone decides.
  * Only a new file is opened here: closing a descriptor of the file would drop the locks that other
  * connections of this process hold (fcntl(2), advisory record locking).
@@ -132,6 +153,8 @@ int db_open(const char *path, struct db **ret, struct err *e)
 		r = db_wal(db, e);
 	if (r == 0)
 		r = db_script(db, "PRAGMA synchronous = FULL", e);
+	if (r == 0)
+		sqlite3_wal_hook(db->sq, db_wal_grew, NULL);
 	if (r < 0) {
 		db_close(db);
 		return err_wrap(e, "%s", path) < 0 ? e->num : r;
