@@ -333,6 +333,41 @@ static void test_next_page(void **state)
 	assert_true(rig_has(g, a.id) && rig_has(g, b.id));
 }
 
+/* ---- a life, as docs/openapi.json has it ---- */
+
+static void test_life(void **state)
+{
+	static const struct { const char *call, *state; } changes[] = {
+		{ "stop", "stopped" }, { "start", "running" }, { "connect", "running" },
+		{ "timeout", "running" }, { "pause", "paused" }, { "resume", "running" },
+	};
+	struct rig *g = *state;
+	char id[ID_SANDBOX_LEN + 1], again[ID_SANDBOX_LEN + 1];
+
+	for (int i = 0; i < 2; i++) {            /* the second time the key finds the first one */
+		assert_int_equal(rig_ask(g, "POST /v1/sandboxes HTTP/1.1\r\n" H
+					    "Idempotency-Key: k\r\nContent-Length: 19\r\n\r\n"
+					    "{\"template\":\"base\"}"),
+				 201);
+		HAS(g, "\"state\":\"running\"");
+		HAS(g, "\"accessToken\":\"");
+		rig_field(g, "id", i ? again : id, sizeof(id));
+	}
+	assert_string_equal(id, again);
+	for (size_t i = 0; i < ARRAY_LEN(changes); i++) {
+		const char *body = str_eq(changes[i].call, "timeout") ? "{\"timeoutSeconds\":9}" : "{}";
+
+		assert_int_equal(rig_ask(g, "POST /v1/sandboxes/%s/%s HTTP/1.1\r\n" H
+					    "Content-Length: %zu\r\n\r\n%s",
+					 id, changes[i].call, strlen(body), body),
+				 200);
+		autofree char *want = x_asprintf("\"state\":\"%s\"", changes[i].state);
+		HAS(g, want);
+	}
+	assert_int_equal(rig_ask(g, "DELETE /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", id), 204);
+	assert_int_equal(rig_ask(g, "GET /v1/sandboxes/%s HTTP/1.1\r\n" H "\r\n", id), 404);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -345,6 +380,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_problems, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_problem_fields, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_next_page, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_life, rig_setup, rig_teardown),
 	};
 
 	log_open("test", "test");

@@ -72,10 +72,13 @@ void run_v1_create(struct call *c, struct store *s)
 	struct v1_body body = { 0 };
 	struct fields_create f = { 0 };
 	struct store_sandbox b = { 0 };
+	int r;
 
 	if (v1_body_take(c->body, c->body_len, v1_create, &body, &c->err) == 0) {
 		take_create(&body, &f);
-		if (create_run(c, s, &f, &b) == 0 && call_load(c, s, &b) == 0)
+		r = create_run(c, s, &f, &b);
+		store_sandbox_done(&b);          /* as it was asked for; now as it is */
+		if (r == 0 && call_load(c, s, &b) == 0)
 			call_json(c, 201, with_access(c, &b));
 	}
 	store_sandbox_done(&b);
