@@ -9,7 +9,7 @@
  *	limits                                                                             -> limit
  *	connect to its socket; pid and uid of who listens there                            -> deny
  *	node-manager: processes, start times, executables, socket files as recorded        -> deny
- *	the record once more, since the answer took its time                               -> as above
+ *	capability and record once more, since the answer took its time                    -> as above
  *	a lease, the preamble with the epoch, and only then the descriptor goes out
  *
  * The same function compares before and after, so that both say the same. The gateway gets the
@@ -40,7 +40,7 @@ struct admit {
 	struct sbx *s;
 	struct ipc_call *call;
 	struct capability cap;
-	char text[CAP_TEXT_MAX];             /* of the capability, for the gateway; "" = to the bridge */
+	char text[CAP_TEXT_MAX];             /* of the capability */
 	uint64_t peer_pid;                   /* who was connected to */
 	int fd;                              /* connected, no byte written */
 	int64_t begin_ns, part_ns;           /* of the whole, of the part that runs now */
@@ -55,27 +55,36 @@ static int admit_name_of(const char *const *names, unsigned n, const char *name)
 	return -1;
 }
 
+/* Signature and times, by the keys and the clock of now. */
+static int admit_token(struct sbx *s, const char *text, struct capability *ret, struct err *e)
+{
+	int r = cap_cache_verify(s->caps, text, strlen(text), &s->bundle, clock_wall_ms() / 1000,
+				 ret, e);
+
+	if (r < 0)
+		str_copy(e->code, sizeof(e->code), ADMIT_DENY);
+	return r;
+}
+
 int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
 		     enum id_access access, uint64_t port, enum id_protocol protocol,
 		     struct capability *ret, struct err *e)
 {
-	int64_t now_s = clock_wall_ms() / 1000;
-	int r = cap_cache_verify(s->caps, text, strlen(text), &s->bundle, now_s, ret, e);
+	int r = admit_token(s, text, ret, e);
 
-	if (r == 0)
-		r = cap_check_time(ret, now_s, e);
-	if (r == 0 && ret->purpose != purpose)
-		r = err_set(e, -EACCES, "The capability is for another purpose.");
-	if (r == 0 && !id_access_allows(purpose, ret->access, access))
-		r = err_set(e, -EACCES, "The capability does not allow this access.");
-	if (r == 0 && purpose == ID_PURPOSE_SERVICE_PORT &&
+	if (r < 0)
+		return r;
+	if (ret->purpose != purpose)
+		return err_set_code(e, -EACCES, ADMIT_DENY,
+				    "The capability is for another purpose.");
+	if (!id_access_allows(purpose, ret->access, access))
+		return err_set_code(e, -EACCES, ADMIT_DENY,
+				    "The capability does not allow this access.");
+	if (purpose == ID_PURPOSE_SERVICE_PORT &&
 	    (ret->port != port || ret->protocol != protocol))
-		r = err_set(e, -EACCES, "The capability is for another port or protocol.");
-	if (r == 0)
-		return 0;
-	str_copy(e->code, sizeof(e->code), ADMIT_DENY);
-	e->num = -EACCES;
-	return e->num;
+		return err_set_code(e, -EACCES, ADMIT_DENY,
+				    "The capability is for another port or protocol.");
+	return 0;
 }
 
 /* Where this stream goes. */
@@ -285,7 +294,8 @@ static void admit_verified(void *arg, const struct err *failed, const void *rep,
 	int r;
 
 	a->part_ns = admit_stat_add(ADMIT_VERIFY, a->part_ns);
-	b = admit_compare(a, &e);
+	r = admit_token(a->s, a->text, &a->cap, &e);
+	b = r == 0 ? admit_compare(a, &e) : NULL;
 	r = b ? admit_limits(a, b, &e) : e.num;
 	if (r == 0 && admit_peer(a, &b->rec).pid != a->peer_pid)
 		r = err_set_code(&e, -EAGAIN, "gateway-away",
@@ -332,12 +342,11 @@ static int admit_begin(struct admit *a, const struct sbx_admit *q, struct err *e
 	a->part_ns = admit_stat_add(ADMIT_CONNECT, a->part_ns);
 	str_copy(v.sandbox, sizeof(v.sandbox), b->rec.id.sandbox);
 	v.generation = b->rec.id.generation;
-	if (purpose == ID_PURPOSE_SERVICE_PORT) {
+	if (purpose == ID_PURPOSE_SERVICE_PORT)
 		v.gateway_pid = a->peer_pid;
-		str_copy(a->text, sizeof(a->text), q->capability);
-	} else {
+	else
 		v.bridge_pid = a->peer_pid;
-	}
+	str_copy(a->text, sizeof(a->text), q->capability);
 	ipc_client_call(a->s->nm, &nm_ops[NM_VERIFY], ipc_call_req_id(a->call), &v, NULL, 0,
 			SBX_VERIFY_MS, admit_verified, a);
 	return 0;

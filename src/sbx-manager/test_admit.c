@@ -134,6 +134,7 @@ static void state_ports_full(void) { rig_box()->n_ports = rig_box()->n_leases = 
 static void state_unverified(void) { fx->verify_error = -EACCES; }
 static void state_gone(void) { fx->verify_error = -ESRCH; }
 static void state_moves(void) { fx->record_moves = true; }
+static void state_keys_move(void) { fx->keys_move = true; }
 static void state_nm_late(void) { fx->verify_error = -ETIMEDOUT; }
 static void state_node_full(void) { fx->s.n_leases = SBX_LEASES_MAX; }
 static void state_box_full(void) { rig_box()->n_leases = SBX_LEASES_PER_BOX_MAX; }
@@ -175,6 +176,7 @@ static const struct refusal {
 	{ "another user listens", NULL, state_peer_uid, 0, DENY, false },
 	{ "not verified", NULL, state_unverified, 0, DENY, true },
 	{ "replaced while it was verified", NULL, state_moves, 0, REFRESH, true },
+	{ "its key was removed while it was verified", NULL, state_keys_move, 0, DENY, true },
 	{ "node-manager does not answer", NULL, state_nm_late, 0, "limit", true },
 	{ "too many leases of the node", NULL, state_node_full, 0, "limit", false },
 }, bridge_refusals[] = {
@@ -199,6 +201,11 @@ static void reset_state(void)
 	gateway_forget(b);
 	fx->verify_error = 0;
 	fx->record_moves = false;
+	if (fx->keys_move) {
+		fx->keys_move = false;
+		fx->s.bundle.number++;
+		fx->s.bundle.n_keys = 2;
+	}
 	fx->verified = 0;
 	fx->s.n_leases = 0;
 	b->n_leases = b->n_ports = 0;

@@ -31,6 +31,11 @@ static void nm_verify(struct ipc_call *call, const void *req, int *fds, size_t n
 		fx->rec.id.generation++;
 		box_set(&fx->s, &fx->rec);
 	}
+	if (fx->keys_move) {
+		fx->s.bundle.number++;
+		fx->s.bundle.n_keys = 0;
+		cap_cache_clear(fx->s.caps);
+	}
 	if (fx->verify_error) {
 		err_set(&e, fx->verify_error, "not as recorded");
 		ipc_fail(call, &e);
@@ -58,9 +63,32 @@ static void nm_kill(struct ipc_call *call, const void *req, int *fds, size_t n_f
 	ipc_answer(call, NULL, NULL, 0);
 }
 
+static void nm_destroy(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	fx->destroyed++;
+	ipc_answer(call, NULL, NULL, 0);
+}
+
+static void nm_disk_delete(struct ipc_call *call, const void *req, int *fds, size_t n_fds,
+			   void *arg)
+{
+	fx->disks_deleted++;
+	ipc_answer(call, NULL, NULL, 0);
+}
+
+static void nm_stats(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	struct nm_stats_rep rep = { .slots = 16 };
+
+	ipc_answer(call, &rep, NULL, 0);
+}
+
 static const struct ipc_handler nm_handlers[] = { { &nm_ops[NM_VERIFY], nm_verify },
 						  { &nm_ops[NM_GATEWAY], nm_gateway },
 						  { &nm_ops[NM_KILL], nm_kill },
+						  { &nm_ops[NM_DESTROY], nm_destroy },
+						  { &nm_ops[NM_DISK_DELETE], nm_disk_delete },
+						  { &nm_ops[NM_STATS], nm_stats },
 						  { NULL, NULL } };
 
 static void on_admit(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
@@ -145,20 +173,27 @@ void rig_admit(const struct sbx_admit *q)
 	TURN_UNTIL(fx->answered);
 }
 
-void rig_lifecycle(const char *kind, json_t *spec)
+void rig_lifecycle_as(const struct capability *c, int64_t age_s, const char *kind, json_t *spec)
 {
 	static struct sbx_lifecycle q;
-	struct capability c = { .id = fx->rec.id, .purpose = ID_PURPOSE_LIFECYCLE };
 
 	q = (struct sbx_lifecycle){ .spec = spec };
-	assert_int_equal(id_access_of(kind, &c.access), 0);
 	str_copy(q.kind, sizeof(q.kind), kind);
-	assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000, q.capability, NULL), 0);
+	assert_int_equal(cap_sign(c, &fx->api, clock_wall_ms() / 1000 - age_s, q.capability, NULL),
+			 0);
 	fx->answered = false;
 	ipc_client_call(fx->client, &sbx_ops[SBX_LIFECYCLE], "test", &q, NULL, 0, WAIT_MS,
 			on_lifecycle, NULL);
 	json_decref(spec);
 	TURN_UNTIL(fx->answered);
+}
+
+void rig_lifecycle(const char *kind, json_t *spec)
+{
+	struct capability c = { .id = fx->rec.id, .purpose = ID_PURPOSE_LIFECYCLE };
+
+	assert_int_equal(id_access_of(kind, &c.access), 0);
+	rig_lifecycle_as(&c, 0, kind, spec);
 }
 
 struct record rig_running(void)

@@ -28,7 +28,8 @@ struct fixture {
 	/* node-manager */
 	int verify_error;                    /* what it answers */
 	bool record_moves;                   /* while it is asked, the next execution is installed */
-	unsigned verified;
+	bool keys_move;                      /* while it is asked, a bundle without our keys is installed */
+	unsigned verified, destroyed, disks_deleted;
 	void (*on_gateway)(struct ipc_call *call, const struct nm_gateway *q);
 	void (*on_kill)(struct ipc_call *call, const struct nm_kill *q);
 	struct key_signer root, api, ctl, stranger;
@@ -62,6 +63,7 @@ struct record rig_running(void);                             /* generation 7; br
 void rig_write_root_pub(const uint8_t public[KEY_PUBLIC_BYTES]);
 void rig_admit(const struct sbx_admit *q);                   /* its answer is in fx */
 void rig_lifecycle(const char *kind, json_t *spec);          /* takes spec; signed as fx->rec */
+void rig_lifecycle_as(const struct capability *c, int64_t age_s, const char *kind, json_t *spec);
 struct box *rig_box(void);
 
 #endif
