@@ -74,6 +74,7 @@ int bundle_load(struct sbx *s, struct err *e)
 		return err_wrap(e, "%s", path);
 	free(s->bundle_text);
 	s->bundle_text = TAKE(text);
+	s->bundle_told = s->bundle.number;
 	return 0;
 }
 
@@ -92,7 +93,8 @@ static void bundle_set_in_loop(void *arg)
 
 /*
  * Only one such job runs at a time, and only such a job changes the bundle: reading it here is
- * safe. It is acknowledged when the gateways know it too: they check as well (K-5).
+ * safe. It is acknowledged, and stands in reports, when the gateways know it too: they check as
+ * well (K-5), and signers go over to new keys by that number.
  */
 static int bundle_run(struct job *j, struct err *e)
 {
@@ -123,7 +125,7 @@ static void bundle_done(struct job *j)
 	struct sbx_bundle_rep rep = { 0 };
 
 	if (j->e.num == 0) {
-		rep.number = j->s->bundle.number;
+		rep.number = j->s->bundle_told = j->s->bundle.number;
 		ipc_answer(j->call, &rep, NULL, 0);
 	} else {
 		ipc_fail(j->call, &j->e);

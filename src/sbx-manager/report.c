@@ -10,7 +10,8 @@
 #include "sbx-manager/sbx.h"
 #include "sbx-manager/admit_stat.h"
 
-#define REPORT_PAGE 100                  /* sandboxes in one packet */
+#define REPORT_PAGE 100                  /* sandboxes in one packet, */
+#define REPORT_BYTES_MAX 49152           /* and bytes of JSON text; it also holds the node */
 #define REPORT_STATS_MS 2000
 
 struct report { struct sbx *s; struct ipc_call *call; uint64_t cursor; };
@@ -36,9 +37,10 @@ static void report_answer(void *arg, const struct err *e, const void *rep, int *
 	struct report *q = arg;
 	struct sbx *s = q->s;
 	struct sbx_report_rep r = { .sandboxes = json_array() };
+	size_t bytes = 0;
 
 	r.node = json_pack("{s:s, s:s, s:I, s:s, s:I, s:I}", "worker", s->conf.worker, "version",
-			   SPACE_VERSION, "bundle", (json_int_t)s->bundle.number, "accel",
+			   SPACE_VERSION, "bundle", (json_int_t)s->bundle_told, "accel",
 			   s->conf.accel, "leases", (json_int_t)s->n_leases, "sandboxes",
 			   (json_int_t)map_len(s->boxes));
 	json_object_set_new(r.node, "admission", admit_stat_json());
@@ -52,13 +54,18 @@ static void report_answer(void *arg, const struct err *e, const void *rep, int *
 				    json_integer((json_int_t)stats->slots_used));
 	}
 	LIST_FOR(&s->box_list, b, struct box, node) {
+		json_t *box;
+
 		if (b->seq <= q->cursor)
 			continue;
-		if (json_array_size(r.sandboxes) == REPORT_PAGE) {
+		box = report_box(b);
+		bytes += json_dumpb(box, NULL, 0, JSON_COMPACT) + 1;
+		if (json_array_size(r.sandboxes) == REPORT_PAGE || bytes > REPORT_BYTES_MAX) {
+			json_decref(box);
 			r.next = q->cursor;
 			break;
 		}
-		json_array_append_new(r.sandboxes, report_box(b));
+		json_array_append_new(r.sandboxes, box);
 		q->cursor = b->seq;
 	}
 	ipc_answer(q->call, &r, NULL, 0);

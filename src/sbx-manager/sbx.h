@@ -132,6 +132,7 @@ struct sbx {
 
 	uint8_t root_public[KEY_PUBLIC_BYTES];
 	struct key_bundle bundle;
+	uint64_t bundle_told;                /* its number, once every gateway was told */
 	char *bundle_text;                   /* as it came, for gateways; NULL = none yet */
 	struct loop_timer purge;
 	struct cap_cache *caps;
