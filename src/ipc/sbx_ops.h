@@ -50,8 +50,9 @@ struct sbx_lease { uint64_t lease; };                                   /* lease
  * anew: numbers begin again), netstats {"epoch","internet","gateway":"up"|"away","reason",
  * "counters":{...}} (counters as of GTW_STATS; {} when it is away). A create or start whose execution has
  * ended since gives what it is now: {"state":"stopped","reason"}. Idempotent: the same request for
- * the same generation gives the same result. An older generation than the installed one:
- * "stale-generation" (-ESTALE).
+ * the same generation gives the same result. An older generation than the installed one, and for
+ * pause, resume, netlog and netstats a newer one too: "stale-generation" (-ESTALE). Nothing but
+ * delete finds a sandbox whose deletion has begun.
  */
 struct sbx_lifecycle { char capability[CAP_TEXT_MAX]; char kind[16]; json_t *spec; };
 struct sbx_lifecycle_rep { json_t *result; };

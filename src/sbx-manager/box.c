@@ -139,15 +139,22 @@ static void box_vm_readable(struct loop_io *io, uint32_t events)
 		   r == -ECONNRESET ? "the virtual machine monitor has ended" : e.text);
 }
 
+/*
+ * Whatever it says is the last that is heard of it: a bridge may be in a guest's hands, and this
+ * loop is everybody's.
+ */
 static void box_bridge_event(const char *name, json_t *a, void *arg)
 {
 	struct box *b = arg;
 	struct bridge_lost lost = { 0 };
+	autofree char *reason = NULL;
 
 	if (!str_eq(name, "channel-lost") ||
 	    ipc_decode(bridge_lost_fields, a, &lost, sizeof(lost), NULL) < 0)
-		return;
-	crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, lost.reason);
+		str_copy(lost.reason, sizeof(lost.reason), "the bridge has broken its protocol");
+	reason = str_printable(lost.reason, strlen(lost.reason));
+	ipc_client_free(TAKE(b->control));
+	crash_seen(b->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH, reason);
 }
 
 void box_watch(struct box *b, struct vmm *vm)

@@ -35,7 +35,6 @@ static void crash_start(struct box *b)
 {
 	struct job *j = job_new(b->s, "crash", b->rec.id.sandbox, "", lifecycle_crash);
 
-	b->ending = true;
 	j->done = crash_done;
 	j->generation = b->crash_generation;
 	j->event = b->crash_event;
@@ -54,7 +53,8 @@ void crash_seen(struct sbx *s, const char *sandbox, uint64_t generation, enum li
 	log_warn("an execution has ended", F_STR("sandbox", sandbox),
 		 F_UINT("generation", generation), F_STR("event", life_event_names[ev]),
 		 F_STR("reason", reason));
-	b->crashed = true;
+	/* From now on, whatever job is there. */
+	b->crashed = b->ending = true;
 	b->crash_generation = generation;
 	b->crash_event = ev;
 	/* The words of the life-cycle table; of a crash also what was seen. */

@@ -227,6 +227,17 @@ int job_commit(struct job *j, struct err *e)
 			 : 0;
 }
 
+int job_forget(struct job *j, struct err *e)
+{
+	int r;
+
+	/* First away in memory: what is denied needs no commit. */
+	j->rec.state = LIFE_NONE;
+	r = sbx_in_loop(j->s, job_set_in_loop, j);
+	return r < 0 ? err_set(e, r, "The node service is ending.")
+		     : record_drop(j->s->db, j->rec.id.sandbox, e);
+}
+
 int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e)
 {
 	if (j->rec.state != st)

@@ -58,6 +58,8 @@ int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t
 	   int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e);
 /* Commits j->rec, then sets the copy in memory. */
 int job_commit(struct job *j, struct err *e);
+/* Of a create that left nothing: no tombstone, since this generation may still be made. */
+int job_forget(struct job *j, struct err *e);
 int job_set_state(struct job *j, enum life_state st, const char *reason, struct err *e);
 void job_step(struct job *j, const char *name);      /* the time since the last step gets this name */
 void job_event(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));   /* kept with the sandbox, for its log */
@@ -139,7 +141,8 @@ bool pause_thaw(struct job *j);                      /* goes on for its end, to 
 /* ---- lifecycle.c ---- */
 /* Reads the record and compares it with what the capability names; an older generation is stale. */
 int lifecycle_load(struct job *j, struct err *e);
-bool lifecycle_gone(const struct job *j);
+int lifecycle_installed(const struct job *j, struct err *e);     /* after it: that very execution, no later one */
+bool lifecycle_gone(const struct job *j);            /* deleted, or its deletion has begun: nothing revives it */
 int lifecycle_not_found(const struct job *j, struct err *e);
 int lifecycle_result(struct job *j);
 void lifecycle_total(struct job *j);                 /* the time of the whole among the steps */

@@ -35,7 +35,8 @@ int lifecycle_load(struct job *j, struct err *e)
 	struct err lookup = { 0 };
 	int r = record_get(j->s->db, j->sandbox, &j->rec, &lookup);
 
-	if (!str_eq(want->worker, j->s->conf.worker))
+	/* Where this node is; without a pod, which id_check has seen to. */
+	if (!str_eq(want->worker, j->s->conf.worker) || want->substrate != ID_SUBSTRATE_MICROVM)
 		return err_set_code(e, -EACCES, "refusal-refresh-route",
 				    "The request is for another worker.");
 	if (r < 0 && r != -ENOENT) {
@@ -59,9 +60,14 @@ int lifecycle_load(struct job *j, struct err *e)
 	return 0;
 }
 
+int lifecycle_installed(const struct job *j, struct err *e)
+{
+	return j->rec.id.generation == j->cap.id.generation ? 0 : lifecycle_stale(j, e);
+}
+
 bool lifecycle_gone(const struct job *j)
 {
-	return !j->had_record || j->rec.state == LIFE_NONE;
+	return !j->had_record || j->rec.state == LIFE_NONE || j->rec.state == LIFE_DELETING;
 }
 
 int lifecycle_not_found(const struct job *j, struct err *e)
@@ -155,15 +161,8 @@ static void lifecycle_undo_create(struct job *j)
 
 	if (r == 0)
 		r = lifecycle_disk(j, NM_DISK_DELETE, &e);
-	/*
-	 * First away in memory, then the row: no tombstone, since this generation may still be
-	 * made.
-	 */
-	j->rec.state = LIFE_NONE;
 	if (r == 0)
-		r = job_commit(j, &e);
-	if (r == 0)
-		r = record_drop(j->s->db, j->sandbox, &e);
+		r = job_forget(j, &e);
 	if (r < 0)
 		log_warn("a failed create was not cleared away", F_REQ(j->req_id),
 			 F_STR("sandbox", j->sandbox), F_ERR(&e));
@@ -214,7 +213,7 @@ static int lifecycle_create(struct job *j, struct err *e)
 
 	if (r < 0)
 		return r;
-	if (j->had_record && j->rec.state == LIFE_NONE)
+	if (j->had_record && lifecycle_gone(j))
 		return err_set_code(e, -ESTALE, "sandbox-deleted", "The sandbox %s was deleted.",
 				    j->sandbox);
 	if (j->had_record && j->rec.id.generation < j->cap.id.generation)
@@ -426,15 +425,11 @@ int lifecycle_finish(struct job *j, struct err *e)
 	r = exec_end(j, false, e);
 	if (r == 0 && (st == LIFE_CREATING || st == LIFE_DELETING))
 		r = lifecycle_disk(j, NM_DISK_DELETE, e);
-	if (r == 0)
-		r = job_set_state(j,
-				  st == LIFE_CREATING || st == LIFE_DELETING ? LIFE_NONE
-									     : LIFE_STOPPED,
-				  NULL, e);
-	/* No tombstone: this generation may still be made. */
-	if (r == 0 && st == LIFE_CREATING)
-		r = record_drop(j->s->db, j->sandbox, e);
-	return r;
+	if (r < 0)
+		return r;
+	return st == LIFE_CREATING ? job_forget(j, e)
+				   : job_set_state(j, st == LIFE_DELETING ? LIFE_NONE : LIFE_STOPPED,
+						   NULL, e);
 }
 
 struct lifecycle_seen { struct job *j; const char *reason; };
@@ -608,6 +603,20 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 
 /* ---- All of them (the node goes down) ---- */
 
+/*
+ * Whatever is installed by now stops. What was broken off comes to its end: half a create is no
+ * sandbox that has stopped.
+ */
+static int lifecycle_down(struct job *j, struct err *e)
+{
+	int r = record_get(j->s->db, j->sandbox, &j->rec, e);
+
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	j->cap.id = j->rec.id;
+	return life_resident(j->rec.state) ? lifecycle_stop(j, e) : lifecycle_finish(j, e);
+}
+
 struct stop_all { struct ipc_call *call; unsigned left; struct sbx_stop_all_rep rep; };
 
 static void stop_all_done(struct job *j)
@@ -637,8 +646,7 @@ void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_
 
 		if (!life_resident(b->rec.state) && !life_in_transition(b->rec.state))
 			continue;
-		j = job_new(s, "stop", b->rec.id.sandbox, ipc_call_req_id(call), lifecycle_stop);
-		j->cap.id = b->rec.id;
+		j = job_new(s, "stop", b->rec.id.sandbox, ipc_call_req_id(call), lifecycle_down);
 		j->arg = all;
 		j->done = stop_all_done;
 		all->left++;

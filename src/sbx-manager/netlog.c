@@ -24,7 +24,7 @@ static int netlog_load(struct job *j, struct err *e)
 		return err_set_code(e, -ESTALE, "not-running",
 				    "The sandbox is %s: its network is gone.",
 				    life_state_names[j->rec.state]);
-	return 0;
+	return lifecycle_installed(j, e);
 }
 
 static json_t *netlog_epoch(const struct record *r)

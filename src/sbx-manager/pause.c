@@ -87,10 +87,9 @@ static int pause_load(struct job *j, struct err *e)
 		return r;
 	if (lifecycle_gone(j))
 		return lifecycle_not_found(j, e);
-	if (j->rec.id.generation != j->cap.id.generation)
-		return err_set_code(e, -ESTALE, "stale-generation",
-				    "Execution %llu is not installed here.",
-				    (unsigned long long)j->cap.id.generation);
+	r = lifecycle_installed(j, e);
+	if (r < 0)
+		return r;
 	if (!life_resident(j->rec.state))
 		return err_set_code(e, -ESTALE, "not-running", "The sandbox is %s%s%s.",
 				    life_state_names[j->rec.state], j->rec.reason[0] ? ": " : "",

@@ -1,0 +1,347 @@
+/*
+ * What a life-cycle request may do: whom its capability names against what is installed, what a
+ * state allows, and how what was broken off comes to its end. And what is said of it all: an end
+ * that was begun, a bridge that misbehaves, the report.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "sbx-manager/test_rig.h"
+
+#define DENY "refusal-deny"
+#define REFRESH "refusal-refresh-route"
+
+/* No process of it is recorded, so nobody is asked when it ends. */
+static void put(enum life_state st, uint64_t generation)
+{
+	fx->rec = rig_running();
+	fx->rec.proc = (struct nm_spawn_rep){ 0 };
+	fx->rec.gateway = (struct nm_gateway_rep){ 0 };
+	fx->rec.state = st;
+	fx->rec.id.generation = generation;
+	fx->rec.id.attempt = 2;
+	assert_int_equal(record_put(fx->s.db, &fx->rec, NULL), 0);
+	box_set(&fx->s, &fx->rec);
+	/* As if one was at it: nothing begins by itself. */
+	rig_box()->jobs = 1;
+}
+
+static struct record stored(void)
+{
+	struct record r = { 0 };
+
+	assert_int_equal(record_get(fx->s.db, SANDBOX, &r, NULL), 0);
+	return r;
+}
+
+/* ---- Whom the capability names ---- */
+
+static void change_none(struct capability *c) { }
+static void change_tenant(struct capability *c) { c->id.tenant[0] = 'z'; }
+static void change_worker(struct capability *c) { c->id.worker[0] = '2'; }
+static void change_substrate(struct capability *c)
+{
+	c->id.substrate = ID_SUBSTRATE_K8S;
+	str_copy(c->id.pod_uid, sizeof(c->id.pod_uid), WORKER);
+}
+static void change_older(struct capability *c) { c->id.generation--; }
+static void change_newer(struct capability *c) { c->id.generation++; }
+static void change_activation(struct capability *c) { c->id.activation[3] ^= 1; }
+static void change_attempt(struct capability *c) { c->id.attempt--; }
+static void change_sandbox(struct capability *c)
+{
+	str_copy(c->id.sandbox, sizeof(c->id.sandbox), OTHER_SANDBOX);
+}
+static void change_purpose(struct capability *c)
+{
+	c->purpose = ID_PURPOSE_CONTROL;
+	c->access = ID_ACCESS_WRITE;
+}
+static void change_kind(struct capability *c) { c->access = ID_ACCESS_CREATE; }
+
+static const struct {
+	const char *name;
+	void (*change)(struct capability *c);
+	int64_t age_s;
+	const char *code;
+} refusals[] = {
+	{ "another tenant", change_tenant, 0, DENY },
+	{ "another worker", change_worker, 0, REFRESH },
+	{ "another substrate", change_substrate, 0, REFRESH },
+	{ "another sandbox", change_sandbox, 0, "sandbox-not-found" },
+	{ "an older generation", change_older, 0, "stale-generation" },
+	{ "another activation", change_activation, 0, "stale-generation" },
+	{ "an older attempt", change_attempt, 0, "stale-generation" },
+	{ "another purpose", change_purpose, 0, DENY },
+	{ "another operation", change_kind, 0, DENY },
+	{ "expired", change_none, CAP_LIFETIME_S + CAP_SKEW_S + 1, DENY },
+	{ "from the future", change_none, -CAP_SKEW_S - 1, DENY },
+};
+
+static void refused(const char *kind, const char *name, void (*change)(struct capability *c),
+		    int64_t age_s, const char *code)
+{
+	struct capability c = { .id = fx->rec.id, .purpose = ID_PURPOSE_LIFECYCLE };
+	struct record before = stored(), after;
+
+	assert_int_equal(id_access_of(kind, &c.access), 0);
+	change(&c);
+	rig_lifecycle_as(&c, age_s, kind, json_object());
+	if (!str_eq(fx->e.code, code))
+		fail_msg("%s, %s: \"%s\" (%s), expected \"%s\"", kind, name, fx->e.code, fx->e.text,
+			 code);
+	after = stored();
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(fx->destroyed, 0);
+	assert_int_equal(fx->disks_deleted, 0);
+}
+
+static void test_selection(void **state)
+{
+	static const char *const kinds[] = { "start",  "stop",	  "pause",   "resume",
+					     "console", "netlog", "netstats" };
+	static const char *const exact[] = { "pause", "resume", "netlog", "netstats" };
+
+	put(LIFE_RUNNING, 7);
+	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+		for (size_t i = 0; i < ARRAY_LEN(refusals); i++)
+			refused(kinds[k], refusals[i].name, refusals[i].change, refusals[i].age_s,
+				refusals[i].code);
+	for (size_t i = 0; i < ARRAY_LEN(refusals); i++)
+		if (refusals[i].change != change_sandbox)
+			refused("delete", refusals[i].name, refusals[i].change, refusals[i].age_s,
+				refusals[i].code);
+	/*
+	 * A newer generation is for those that begin or end something, and for the console, which is
+	 * kept for the sandbox. The others look into an execution: it must be the named one (I-2).
+	 */
+	for (size_t k = 0; k < ARRAY_LEN(exact); k++)
+		refused(exact[k], "a newer generation", change_newer, 0, "stale-generation");
+	rig_lifecycle("console", json_object());
+	assert_int_equal(fx->e.num, 0);
+}
+
+/* ---- States ---- */
+
+/* Nothing revives a sandbox whose deletion has begun, not even under the same generation. */
+static void test_deleting_is_final(void **state)
+{
+	static const struct { const char *kind, *code; } late[] = {
+		{ "create", "sandbox-deleted" },   { "start", "sandbox-not-found" },
+		{ "stop", "sandbox-not-found" },   { "pause", "sandbox-not-found" },
+		{ "resume", "sandbox-not-found" }, { "console", "sandbox-not-found" },
+	};
+	static const enum life_state states[] = { LIFE_DELETING, LIFE_NONE };
+
+	for (size_t s = 0; s < ARRAY_LEN(states); s++) {
+		put(LIFE_DELETING, 7);
+		fx->rec.state = states[s];
+		fx->rec.installed_ms = 0;
+		assert_int_equal(record_put(fx->s.db, &fx->rec, NULL), 0);
+		box_set(&fx->s, &fx->rec);
+		for (size_t i = 0; i < ARRAY_LEN(late); i++)
+			refused(late[i].kind, life_state_names[states[s]], change_none, 0,
+				late[i].code);
+	}
+	rig_lifecycle("delete", json_object());
+	assert_int_equal(fx->e.num, 0);
+	assert_int_equal(stored().state, LIFE_NONE);
+}
+
+static void on_stop_all(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
+{
+	fx->answered = true;
+	fx->e = e ? *e : (struct err){ 0 };
+	fx->number = e ? 0 : ((const struct sbx_stop_all_rep *)rep)->stopped;
+}
+
+/* The node goes down: what was broken off comes to its own end, all else is stopped. */
+static void test_down(void **state)
+{
+	static const struct { enum life_state from, to; unsigned disks; } ends[] = {
+		{ LIFE_RUNNING, LIFE_STOPPED, 0 },  { LIFE_STARTING, LIFE_STOPPED, 0 },
+		{ LIFE_STOPPING, LIFE_STOPPED, 0 }, { LIFE_DELETING, LIFE_NONE, 1 },
+		{ LIFE_CREATING, LIFE_NONE, 1 },
+	};
+
+	if (getuid() != 0)
+		skip();
+	for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+		struct record r = { 0 };
+		int got;
+
+		record_drop(fx->s.db, SANDBOX, NULL);
+		put(ends[i].from, 7);
+		fx->disks_deleted = 0;
+		fx->answered = false;
+		ipc_client_call(fx->client, &sbx_ops[SBX_STOP_ALL], "test", NULL, NULL, 0, WAIT_MS,
+				on_stop_all, NULL);
+		TURN_UNTIL(fx->answered);
+		assert_int_equal(fx->number, 1);
+		got = record_get(fx->s.db, SANDBOX, &r, NULL);
+		assert_int_equal(r.state, ends[i].to);
+		assert_int_equal(fx->disks_deleted, ends[i].disks);
+		/* Of a create nothing stays: the same request may come again. */
+		assert_int_equal(got, ends[i].from == LIFE_CREATING ? -ENOENT : 0);
+		assert_int_equal(rig_box() == NULL, ends[i].to == LIFE_NONE);
+	}
+}
+
+/* ---- An end that was begun ---- */
+
+static void admit(void)
+{
+	struct capability c = { .id = fx->rec.id,
+				.purpose = ID_PURPOSE_CONTROL,
+				.access = ID_ACCESS_WRITE };
+	static struct sbx_admit q;
+
+	q = (struct sbx_admit){ .purpose = "control", .access = "write" };
+	assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000, q.capability, NULL), 0);
+	rig_admit(&q);
+}
+
+/*
+ * Its streams were revoked, and then the job failed; another one is queued, so that nothing clears
+ * up yet. It serves nobody any more all the same.
+ */
+static void test_half_ended_serves_nobody(void **state)
+{
+	struct err e = { 0 };
+
+	admit();
+	assert_int_equal(fx->e.num, 0);
+	assert_int_equal(record_put(fx->s.db, &fx->rec, NULL), 0);
+	rig_box()->jobs = 1;
+	rig_box()->ending = true;
+	err_set(&e, -EIO, "no");
+	crash_job_failed(rig_box(), &e);
+	assert_true(rig_box()->crashed);
+	admit();
+	assert_string_equal(fx->e.code, REFRESH);
+}
+
+/* ---- A bridge that is in a guest's hands ---- */
+
+/* As much of a VMM as vmm_open asks for. */
+static void *greet(void *arg)
+{
+	static const char hello[] = "{\"QMP\":{\"version\":{\"qemu\":{\"major\":10}}}}\r\n",
+			  done[] = "{\"return\":{},\"id\":1}\r\n";
+	int fd = *(int *)arg;
+	char line[256];
+
+	if (write(fd, hello, strlen(hello)) < 0 || read(fd, line, sizeof(line)) < 0 ||
+	    write(fd, done, strlen(done)) < 0)
+		abort();
+	return NULL;
+}
+
+/* Whatever it says by itself is its last word, and what it says is shown as text. */
+static void test_bridge_says(void **state)
+{
+	static const struct { const char *text, *reason; } words[] = {
+		{ "{\"ev\":\"channel-lost\",\"a\":{\"reason\":\"a\\u001b[2J\"}}",
+		  "crashed: a\\x1b[2J" },
+		{ "{\"ev\":\"tick\"}", "crashed: the bridge has broken its protocol" },
+		{ "{\"ev\":\"channel-lost\",\"a\":{}}",
+		  "crashed: the bridge has broken its protocol" },
+	};
+	char path[PATH_MAX];
+	int ls;
+
+	rig_in_dir(path, "run/sbx/" SANDBOX ".7/control.sock");
+	ls = fd_unix_listen(path, SOCK_SEQPACKET, 0600, 8);
+	for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+		struct box *b = rig_box();
+		struct vmm *vm = NULL;
+		pthread_t t;
+		int p[2], fd = -1;
+
+		b->jobs = 1;
+		b->crashed = b->ending = false;
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p), 0);
+		assert_int_equal(pthread_create(&t, NULL, greet, &p[1]), 0);
+		assert_int_equal(vmm_open(vmm_driver_find("qemu"), p[0], WAIT_MS, &vm, NULL), 0);
+		pthread_join(t, NULL);
+		box_watch(b, vm);
+		TURN_UNTIL(fd >= 0 || (fd = accept(ls, NULL, NULL)) >= 0);
+		assert_true(send(fd, words[i].text, strlen(words[i].text), 0) > 0);
+		TURN_UNTIL(b->crashed);
+		assert_string_equal(b->crash_reason, words[i].reason);
+		assert_null(b->control);
+		box_unwatch(b);
+		close(p[1]);
+		close(fd);
+	}
+	close(ls);
+}
+
+/* ---- The report ---- */
+
+static json_t *report_sandboxes;
+static uint64_t report_next;
+
+static void on_report(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
+{
+	const struct sbx_report_rep *r = rep;
+
+	fx->answered = true;
+	fx->e = e ? *e : (struct err){ 0 };
+	if (e)
+		return;
+	json_array_extend(report_sandboxes, r->sandboxes);
+	report_next = r->next;
+}
+
+/* Reasons as long as they may be, all of it to be escaped: the pages become shorter. */
+static void test_report_fits_its_packets(void **state)
+{
+	struct record r = rig_running();
+	struct sbx_report q = { 0 };
+	unsigned pages = 0;
+
+	memset(r.reason, 1, sizeof(r.reason) - 1);
+	r.state = LIFE_STOPPED;
+	for (unsigned i = 0; i < 250; i++) {
+		str_format(r.id.sandbox, sizeof(r.id.sandbox), "i%020u", i);
+		assert_non_null(box_set(&fx->s, &r));
+	}
+	report_sandboxes = json_array();
+	do {
+		fx->answered = false;
+		ipc_client_call(fx->client, &sbx_ops[SBX_REPORT], "test", &q, NULL, 0, WAIT_MS,
+				on_report, NULL);
+		TURN_UNTIL(fx->answered);
+		if (fx->e.num < 0)
+			fail_msg("%s", fx->e.text);
+		q.cursor = report_next;
+		pages++;
+	} while (report_next);
+	assert_int_equal(json_array_size(report_sandboxes), 251);
+	assert_true(pages > 3);
+	json_decref(report_sandboxes);
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
+		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
+	};
+
+	log_open("test", "test");
+	log_set_level(getenv("SPACE_TEST_LOG") ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
