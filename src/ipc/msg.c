@@ -136,12 +136,39 @@ int ipc_incoming_parse(const char *p, size_t n, struct ipc_incoming *ret, struct
 	return r;
 }
 
-/* Steals v. */
+static bool msg_depth_ok(json_t *v, unsigned levels)
+{
+	const char *key;
+	json_t *child;
+	size_t i;
+
+	if (!json_is_object(v) && !json_is_array(v))
+		return true;
+	if (levels == 0)
+		return false;
+	json_array_foreach(v, i, child)
+		if (!msg_depth_ok(child, levels - 1))
+			return false;
+	json_object_foreach(v, key, child)
+		if (!msg_depth_ok(child, levels - 1))
+			return false;
+	return true;
+}
+
+/*
+ * Steals v. What its reader would refuse is not sent: with the connection all else would end that is
+ * on it, and a value that is passed on may come from a hostile program.
+ */
 static char *msg_dump(json_t *v, struct err *e)
 {
-	char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+	bool deep = v && !msg_depth_ok(v, IPC_DEPTH_MAX);
+	char *text = v && !deep ? json_dumps(v, JSON_COMPACT) : NULL;
 
 	json_decref(v);
+	if (deep) {
+		err_set(e, -EMSGSIZE, "the message is nested deeper than %d levels", IPC_DEPTH_MAX);
+		return NULL;
+	}
 	if (!text) {
 		err_set(e, -EINVAL, "a field does not fit its form");
 		return NULL;

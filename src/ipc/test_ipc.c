@@ -48,6 +48,9 @@ static const struct ipc_op op_fail = { "fail", NULL, 0, NULL, 0, 0, 0 };
 static const struct ipc_op op_big = {
 	"big", big_fields, sizeof(struct big), big_rep_fields, sizeof(struct big_rep), 0, 0
 };
+static const struct ipc_op op_deep = {
+	"deep", big_fields, sizeof(struct big), big_rep_fields, sizeof(struct big_rep), 0, 0
+};
 static const struct ipc_op op_leave = { "leave", NULL, 0, NULL, 0, 0, 0 };
 /* Not served. */
 static const struct ipc_op op_unknown = { "unknown", NULL, 0, NULL, 0, 0, 0 };
@@ -100,6 +103,17 @@ static void on_big(struct ipc_call *c, const void *req, int *fds, size_t n_fds, 
 	json_decref(rep.text);
 }
 
+/* A value of so many levels, as it may come from somebody else. */
+static void on_deep(struct ipc_call *c, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	struct big_rep rep = { .text = json_array() };
+
+	for (uint64_t i = 1; i < ((const struct big *)req)->bytes; i++)
+		rep.text = json_pack("[o]", rep.text);
+	ipc_answer(c, &rep, NULL, 0);
+	json_decref(rep.text);
+}
+
 static void on_leave(struct ipc_call *c, const void *req, int *fds, size_t n_fds, void *arg)
 {
 	ipc_server_free(server);
@@ -109,7 +123,8 @@ static void on_leave(struct ipc_call *c, const void *req, int *fds, size_t n_fds
 
 static const struct ipc_handler handlers[] = {
 	{ &op_echo, on_echo }, { &op_hold, on_hold },	{ &op_fail, on_fail },
-	{ &op_big, on_big },   { &op_leave, on_leave }, { NULL, NULL },
+	{ &op_big, on_big },   { &op_deep, on_deep },	{ &op_leave, on_leave },
+	{ NULL, NULL },
 };
 
 static void on_joined(struct ipc_peer *p, void *arg)
@@ -564,6 +579,15 @@ static void test_client(void **st)
 	call(&op_echo, &q, DEADLINE_MS);
 	wait_replies(4);
 	assert_int_equal(got.num, -EINVAL);
+	/* Neither is one that is nested deeper than its reader would take. */
+	b.bytes = IPC_DEPTH_MAX - 2;             /* {"r":{"text": */
+	call(&op_deep, &b, 5000);
+	wait_replies(5);
+	assert_int_equal(got.num, 0);
+	b.bytes++;
+	call(&op_deep, &b, 5000);
+	wait_replies(6);
+	assert_int_equal(got.num, -EMSGSIZE);
 	assert_int_equal(n_left, 0);
 	ipc_client_free(client);
 }
