@@ -74,8 +74,8 @@ static bool path_matches(const char *pattern, const char *path, size_t n)
 /*
  * The guest may read a path with other eyes than we do: "/%69nit", "//init", "/./init" and "/init/"
  * could all mean "/init" to it. So for host-only rows the path is compared in its plainest form:
- * decoded, with dot segments, empty segments and a final slash taken away. What does not decode is
- * hidden too.
+ * decoded, with dot segments, empty segments and a final slash taken away. What does not decode,
+ * or is longer than any path that is served, is hidden too.
  */
 static int plain_path(const char *path, size_t n, char *dst, size_t size)
 {
@@ -108,8 +108,6 @@ static bool is_hidden(const char *path, size_t n)
 
 	if (n == 0 || path[0] != '/')            /* plain_path needs the slash in front */
 		return !(n == 1 && path[0] == '*');
-	if (!memchr(path, '%', n) && n >= sizeof(plain))
-		n = sizeof(plain) - 1;           /* longer than any host-only path, and stays so */
 	len = plain_path(path, n, plain, sizeof(plain));
 	if (len < 0)
 		return true;
