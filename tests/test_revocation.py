@@ -23,6 +23,17 @@ def pending(sock):
     return buf[0]
 
 
+def unsent(sock):
+    """Bytes that the node's socket at the other end of `sock` holds and cannot get rid of."""
+    ends = tuple(f":{port:04X}" for port in (sock.getpeername()[1], sock.getsockname()[1]))
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(path) as f:
+            for fields in map(str.split, f):
+                if (fields[1][-5:], fields[2][-5:]) == ends:
+                    return int(fields[4].split(":")[0], 16)
+    return 0
+
+
 class RawStream:
     """A request on a socket of its own, read and written by hand."""
 
@@ -96,14 +107,14 @@ class Revocation(unittest.TestCase):
         return s
 
     def full(self, s):
-        """Waits until the stream's queues are full: what is pending here has stopped to grow."""
+        """Waits until the stream's queues are full: what is pending here has stopped to grow, and there is more."""
         seen = [0, time.monotonic()]
 
         def steady():
             n = pending(s.sock)
             if n != seen[0]:
                 seen[:] = [n, time.monotonic()]
-            return n > 0 and time.monotonic() - seen[1] > 0.7
+            return unsent(s.sock) > 0 and time.monotonic() - seen[1] > 0.7
 
         node.wait_for("full queues", steady)
 
