@@ -37,6 +37,19 @@ def leftovers(n):
     return {k: v for k, v in found.items() if v}
 
 
+def running(n, daemon):
+    """All that run it, children and those that end too; not what only waits for its parent."""
+    return [int(p) for p in os.listdir("/proc") if p.isdigit() and (args := cmdline(p)) and os.path.basename(args[0]) == daemon and f"{n.run}/conf.json" in args]
+
+
+def cmdline(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as f:
+            return f.read().split("\0")
+    except OSError:
+        return []
+
+
 def nothing_left(n):
     """A device or a process may need a moment after its last user has gone."""
     node.wait_for(f"nothing of the node is left: {leftovers(n)}", lambda: not leftovers(n))
@@ -204,6 +217,24 @@ class Up(unittest.TestCase):
         self.node.down()
         nothing_left(self.node)
         self.stopped(box)
+
+    def test_up_after_an_up_that_was_killed_at_work(self):
+        """What ends finishes its job first. The next one is there by then, and begins after it: else it would find VMMs that answer nobody."""
+        n = self.node
+        n.up()
+        box = n.create()
+        n.sh(box, "echo kept > /dev/shm/file")
+        with walk.Watch(n, "sbx.exec.before-spawn delay 8000 1") as watch, subprocess.Popen(
+                [node.SPACE, "create", "--quiet"], env=n.env(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+            node.wait_for("a job of sbx-manager waits", watch.was_hit)
+            old = n.pid_of("sbx-manager")
+            os.kill(n.up_pid(), signal.SIGKILL)
+            n.up()
+            self.assertNotIn(old, running(n, "sbx-manager"), "it serves beside the one before it")
+            other.wait(60)
+        self.assertEqual(n.detail(box)["generation"], 1)
+        self.assertEqual(n.sh(box, "cat /dev/shm/file"), "kept\n")
+        node.wait_for("the create went on", lambda: [b["state"] for b in json.loads(n.space("ls", "--json").stdout)] == ["running"] * 2)
 
     def test_two_nodes_at_once(self):
         other = node.Node()

@@ -9,12 +9,12 @@
 #include "base/alloc.h"
 #include "base/str.h"
 
-#define RECORD_BUSY_MS 5000
+#define RECORD_BUSY_MS 20000     /* for the end of another run: longer than it may take (SBX_LEAVE_MS) */
 
 struct record_db { sqlite3 *db; };
 
 static const char record_schema[] =
-	"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
+	"PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;"
 	"CREATE TABLE IF NOT EXISTS execution("
 	" sandbox TEXT PRIMARY KEY, tenant TEXT NOT NULL, worker TEXT NOT NULL, substrate INTEGER NOT NULL,"
 	" pod_uid TEXT NOT NULL, generation INTEGER NOT NULL, activation TEXT NOT NULL, attempt INTEGER NOT NULL,"

@@ -4,6 +4,10 @@
  * announced only after its row was committed. A deleted sandbox leaves a row in state "none" for a
  * day, so that no late request revives it.
  *
+ * The file is locked for as long as it is open. It is the one thing that tells two runs of
+ * sbx-manager on a node apart: one that ends (its supervisor was killed) finishes its jobs first,
+ * and the next one must not adopt, clear away or destroy anything before.
+ *
  * The handle may be used by several threads (SQLite serialises them). Every call blocks.
  */
 #ifndef SBX_MANAGER_RECORD_H
@@ -42,7 +46,7 @@ struct record {
 
 struct record_db;
 
-int record_open(const char *path, struct record_db **ret, struct err *e);
+int record_open(const char *path, struct record_db **ret, struct err *e);    /* waits for the end of another run; -EAGAIN */
 void record_close(struct record_db *db);
 /* Committed when it returns. A tombstone (state none) has no events and no console. */
 int record_put(struct record_db *db, const struct record *r, struct err *e);

@@ -165,6 +165,43 @@ static void test_survives_a_kill(void **state)
 	}
 }
 
+/* Two at once would each end what the other has begun: the second one waits for the end of the first. */
+static void test_one_owner(void **state)
+{
+	struct record r = sample(7), out;
+	struct record_db *db;
+	int ready[2], end[2];
+	sqlite3 *raw;
+	pid_t pid;
+	char c;
+
+	assert_int_equal(pipe(ready), 0);
+	assert_int_equal(pipe(end), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		close(end[1]);
+		db = open_db();
+		if (record_put(db, &r, NULL) < 0 || write(ready[1], "r", 1) != 1 ||
+		    read(end[0], &c, 1) != 0)
+			_exit(1);
+		_exit(0);
+	}
+	close(ready[1]);
+	close(end[0]);
+	assert_int_equal(read(ready[0], &c, 1), 1);
+	assert_int_equal(sqlite3_open(path, &raw), SQLITE_OK);
+	assert_int_equal(sqlite3_exec(raw, "SELECT * FROM execution", NULL, NULL, NULL),
+			 SQLITE_BUSY);
+	sqlite3_close(raw);
+	close(end[1]);
+	db = open_db();
+	assert_int_equal(record_get(db, SANDBOX, &out, NULL), 0);
+	record_close(db);
+	close(ready[0]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 static void test_tombstones(void **state)
 {
 	struct record_db *db = open_db();
@@ -265,6 +302,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_round_trip, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_migration, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_survives_a_kill, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_one_owner, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tombstones, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_events_are_bounded, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_console_keeps_the_end, setup, teardown),
