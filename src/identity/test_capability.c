@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buf.h"
 #include "base/str.h"
 #include "identity/identity.h"
 #include "identity/paseto.h"
@@ -84,6 +85,7 @@ static void test_paseto_forms(void **st)
 	};
 	static const char *const suffixes[] = { ".",	 "=",	 "==",	"\n",	 " ", ".e30.",
 						".e30=", ".e31", ".e3", "..e30", "+" };
+	static char big[2 * PASETO_MESSAGE_MAX];
 	struct paseto p;
 	char text[512];
 
@@ -93,6 +95,9 @@ static void test_paseto_forms(void **st)
 		str_format(text, sizeof(text), "%s%s", vectors[0].token, suffixes[i]);
 		assert_int_equal(paseto_split(text, strlen(text), &p, NULL), -EACCES);
 	}
+	memset(big, 'A', sizeof(big));
+	memcpy(big, PASETO_HEADER, strlen(PASETO_HEADER));
+	assert_int_equal(paseto_split(big, sizeof(big) - 2, &p, NULL), -EACCES);
 	/* A footer of over 64 bytes is refused before anything is verified. */
 	memset(text, 'A', sizeof(text));
 	memcpy(text, vectors[0].token, strlen(vectors[0].token));
@@ -116,6 +121,8 @@ static void test_footer(void **st)
 		"{\"Kid\":\"a\"}",
 		"{\"kid\":\"a b\"}",
 		"{\"kid\":\"abcdefghijklmnopqrstuvwxyz01234567\"}",
+		"{\"kid\":\"abcd",
+		"x\"kid\":\"a\"}",
 	};
 	char kid[ID_KID_MAX + 1];
 	struct paseto p = { 0 };
@@ -216,6 +223,7 @@ static void test_round_trip(void **st)
 
 static void test_sign_refuses(void **st)
 {
+	struct key_signer k = api;
 	struct capability c = example();
 	char text[CAP_TEXT_MAX];
 
@@ -232,6 +240,23 @@ static void test_sign_refuses(void **st)
 	c = example();
 	str_copy(c.id.tenant, sizeof(c.id.tenant), "a\",\"x\":\"b");
 	assert_int_equal(cap_sign(&c, &api, NOW, text, NULL), -EINVAL);
+	/* Numbers that have no name. */
+	c = example();
+	c.purpose = ID_PURPOSE_COUNT;
+	assert_int_equal(cap_sign(&c, &api, NOW, text, NULL), -EINVAL);
+	c = example();
+	c.purpose = ID_PURPOSE_LIFECYCLE;
+	c.access = ID_ACCESS_COUNT;
+	assert_int_equal(cap_sign(&c, &api, NOW, text, NULL), -EINVAL);
+	c = example();
+	c.purpose = ID_PURPOSE_SERVICE_PORT;
+	c.port = 80;
+	c.protocol = ID_PROTOCOL_COUNT;
+	assert_int_equal(cap_sign(&c, &api, NOW, text, NULL), -EINVAL);
+	c = example();
+	assert_int_equal(cap_sign(&c, &api, -1, text, NULL), -EINVAL);
+	str_copy(k.kid, sizeof(k.kid), "a\"");
+	assert_int_equal(cap_sign(&c, &k, NOW, text, NULL), -EINVAL);
 }
 
 /* Every byte of the token is covered: signature, claims or footer. */
@@ -340,6 +365,8 @@ static void test_claims(void **st)
 		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
 		HEAD TIMES WHO ACT
 		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65536,\"pro\":\"tcp\"}",
+		HEAD TIMES WHO ACT                                              /* 80 in 16 bits */
+		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65616,\"pro\":\"tcp\"}",
 		HEAD TIMES WHO ACT
 		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
 		HEAD TIMES WHO ACT "\"pur\":\"Control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
@@ -370,6 +397,15 @@ static void test_claims(void **st)
 		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"k8s\",\"pod\":\"\",\"gen\":7," ACT
 			WHAT,
 		HEAD TIMES
+		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"vm\",\"pod\":\"\",\"gen\":7," ACT
+			WHAT,
+		HEAD TIMES
+		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":0,\"gen\":7," ACT
+			WHAT,
+		HEAD TIMES
+		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\","
+		"\"pod\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c110\",\"gen\":7," ACT WHAT,
+		HEAD TIMES
 		"\"ten\":\"ACME\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
 			WHAT,
 		HEAD TIMES
@@ -388,6 +424,15 @@ static void test_claims(void **st)
 
 		refuse(text, "capability-malformed");
 	}
+	/* Blanks are JSON too: so many of them are not read. */
+	autofree char *padded = x_alloc(2000);
+	memset(padded, ' ', 1999);
+	memcpy(padded, good, strlen(good));
+	autofree char *long_text = paseto_sign(padded, 1025, "{\"kid\":\"api-1\"}", NULL, 0,
+					       api.secret);
+	refuse(long_text, "capability-malformed");
+	autofree char *just = paseto_sign(padded, 1024, "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
+	assert_int_equal(cap_verify(just, strlen(just), &bundle, &c, &e), 0);
 	/* A footer that another reader would understand otherwise. */
 	autofree char *two = paseto_sign(good, strlen(good), "{\"kid\":\"x\",\"kid\":\"api-1\"}",
 					 NULL, 0, api.secret);
@@ -521,9 +566,58 @@ static void test_bundle_full(void **st)
 	assert_int_equal(got.n_keys, BUNDLE_KEYS_MAX);
 }
 
+#define PUB "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+static void refuse_to_sign(const struct key_bundle *b)
+{
+	autofree char *text = NULL;
+
+	assert_int_equal(bundle_sign(b, &root, &text, NULL), -EINVAL);
+	assert_null(text);
+}
+
+static void test_bundle_sign_refuses(void **st)
+{
+	struct key_bundle b = bundle;
+
+	b.number = 0;
+	refuse_to_sign(&b);
+	b.number = (UINT64_C(1) << 53) + 1;
+	refuse_to_sign(&b);
+	b = bundle;
+	b.n_keys = 0;
+	refuse_to_sign(&b);
+	b = bundle;
+	b.keys[1].purposes |= 1u << ID_PURPOSE_COUNT;
+	refuse_to_sign(&b);
+	b = bundle;
+	str_copy(b.keys[1].kid, sizeof(b.keys[1].kid), b.keys[0].kid);
+	refuse_to_sign(&b);
+}
+
+static void test_bundle_too_many(void **st)
+{
+	struct key_bundle got = { .number = 4242 };
+	struct buf json;
+	autofree char *text = NULL;
+	struct err e = { 0 };
+
+	buf_init(&json, PASETO_MESSAGE_MAX);
+	buf_puts(&json, "{\"number\":1,\"keys\":[");
+	for (int i = 0; i < 2 * BUNDLE_KEYS_MAX; i++)
+		buf_putf(&json, "%s{\"kid\":\"a%d\",\"public\":\"" PUB "\",\"purposes\":[\"control\"]}",
+			 i ? "," : "", i);
+	buf_puts(&json, "]}");
+	text = paseto_sign(buf_data(&json), buf_len(&json), "{\"kid\":\"root\"}", NULL, 0,
+			   root.secret);
+	buf_done(&json);
+	assert_int_equal(open_text(text, &got, &e), -EACCES);
+	assert_string_equal(e.code, "bundle-malformed");
+	assert_int_equal(got.number, 4242);
+}
+
 static void test_bundle_malformed(void **st)
 {
-#define PUB "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 #define KEY(k) "{\"kid\":\"" k "\",\"public\":\"" PUB "\",\"purposes\":[\"control\"]}"
 	static const char *const bad[] = {
 		"",
@@ -609,6 +703,12 @@ static void test_rotation(void **st)
 	next = two;
 	next.keys[0].purposes = 1;
 	assert_int_equal(bundle_may_replace(&two, &next, NULL), -ESTALE);
+	next = two;
+	next.keys[0].public[31] ^= 1;
+	assert_int_equal(bundle_may_replace(&two, &next, NULL), -ESTALE);
+	next = two;
+	next.keys[0].kid[0] = 'x';
+	assert_int_equal(bundle_may_replace(&two, &next, NULL), -ESTALE);
 }
 
 int main(void)
@@ -629,6 +729,8 @@ int main(void)
 		cmocka_unit_test(test_bundle),
 		cmocka_unit_test(test_bundle_full),
 		cmocka_unit_test(test_bundle_malformed),
+		cmocka_unit_test(test_bundle_sign_refuses),
+		cmocka_unit_test(test_bundle_too_many),
 		cmocka_unit_test(test_rotation),
 	};
 

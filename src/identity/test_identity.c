@@ -146,6 +146,7 @@ static void test_compare(void **st)
 	other = example;
 	other.attempt = 2;
 	compare(&other, &example, ID_REFRESH_ROUTE, "attempt");
+	compare(&example, &other, ID_REFRESH_ROUTE, "attempt");
 }
 
 static void test_missing_denies(void **st)
@@ -245,6 +246,7 @@ static void test_key_file_malformed(void **st)
 		"{\"kid\": \"a\",\"secret\":\"" SEED "\"}\n",
 		"{\"kid\":\"abcdefghijklmnopqrstuvwxyz0123456789\",\"secret\":\"" SEED "\"}\n",
 	};
+	static const char nul[] = "{\"kid\":\"a\",\"secret\":\"" SEED "\"}\n\0x";
 	struct key_signer k = { 0 };
 	struct err e = { 0 };
 	char path[64];
@@ -258,6 +260,10 @@ static void test_key_file_malformed(void **st)
 	put_file(path, "{\"kid\":\"a\",\"secret\":\"" SEED "\"}\n", 0400);
 	assert_int_equal(key_load(path, &k, NULL, &e), 0);
 	assert_string_equal(k.kid, "a");
+	/* Something behind a NUL. */
+	assert_int_equal(fd_write_file(AT_FDCWD, path, nul, sizeof(nul) - 1, 0400), 0);
+	k.kid[0] = '\0';
+	assert_int_equal(key_load(path, &k, NULL, &e), -EBADMSG);
 	unlink(path);
 }
 
