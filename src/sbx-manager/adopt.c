@@ -28,6 +28,7 @@
 #define ADOPT_QMP_MS 5000
 #define ADOPT_AT_ONCE 8
 #define ADOPT_NM_POLL_US 100000
+#define ADOPT_GONE "the node has no such execution any more"
 
 struct adopt_exec { char sandbox[ID_SANDBOX_LEN + 1]; uint64_t generation; bool claimed; };
 struct adopt_list { struct adopt_exec *v; size_t n; };
@@ -35,6 +36,17 @@ struct adopt_list { struct adopt_exec *v; size_t n; };
 static void adopt_list_done(struct adopt_list *l)
 {
 	free(l->v);
+}
+
+static void adopt_list_add(struct adopt_list *l, const char *sandbox, uint64_t generation)
+{
+	struct adopt_exec x = { .generation = generation };
+
+	if (str_copy(x.sandbox, sizeof(x.sandbox), sandbox) < 0)
+		return;
+	if ((l->n & (l->n - 1)) == 0)
+		l->v = x_realloc(l->v, (l->n ? 2 * l->n : 1) * sizeof(*l->v));
+	l->v[l->n++] = x;
 }
 
 /* Executions that node-manager has, all pages. */
@@ -52,14 +64,9 @@ static int adopt_list_page(struct job *j, uint64_t *cursor, struct adopt_list *l
 		const char *kind = json_string_value(json_object_get(item, "kind"));
 		const char *sandbox = json_string_value(json_object_get(item, "sandbox"));
 		json_int_t generation = json_integer_value(json_object_get(item, "generation"));
-		struct adopt_exec x = { .generation = (uint64_t)generation };
 
-		if (!str_eq(kind, "execution") || !sandbox ||
-		    str_copy(x.sandbox, sizeof(x.sandbox), sandbox) < 0)
-			continue;
-		if ((l->n & (l->n - 1)) == 0)
-			l->v = x_realloc(l->v, (l->n ? 2 * l->n : 1) * sizeof(*l->v));
-		l->v[l->n++] = x;
+		if (str_eq(kind, "execution") && sandbox)
+			adopt_list_add(l, sandbox, (uint64_t)generation);
 	}
 	*cursor = rep.next;
 	ipc_done(nm_ops[NM_LIST].rep, &rep);
@@ -208,8 +215,10 @@ static int adopt_one(struct job *j, const struct record *rec, struct adopt_list 
 	if (r < 0 || !j->no_box)
 		return r;
 	j->no_box = j->nm_away = false;
-	r = x ? adopt_resident(j, &why)
-	      : err_set(&why, -ESRCH, "the node has no such execution any more");
+	/* The list has pages, and what ends between two of them hides others: it is asked for itself. */
+	r = adopt_resident(j, &why);
+	if (r == -ESRCH)
+		err_set(&why, r, ADOPT_GONE);
 	if (r == 0) {
 		log_info("adopted", F_STR("sandbox", rec->id.sandbox),
 			 F_UINT("generation", rec->id.generation));
@@ -339,24 +348,47 @@ int adopt_run(struct job *j, struct err *e)
 
 struct adopt_sweep { struct sbx *s; struct adopt_list *l; };
 
-static void adopt_sweep_in_loop(void *arg)
+static void adopt_residents_in_loop(void *arg)
 {
 	struct adopt_sweep *w = arg;
 
-	LIST_FOR_SAFE(&w->s->box_list, b, struct box, node) {
-		if (life_resident(b->rec.state) && b->jobs == 0 && !adopt_find(w->l, &b->rec))
-			crash_seen(w->s, b->rec.id.sandbox, b->rec.id.generation, LIFE_EV_CRASH,
-				   "the node has no such execution any more");
+	LIST_FOR(&w->s->box_list, b, struct box, node) {
+		if (life_resident(b->rec.state))
+			adopt_list_add(w->l, b->rec.id.sandbox, b->rec.id.generation);
 	}
-	gateway_look_all(w->s, true);
 }
 
-/* node-manager was away: an end may have been missed. */
+static void adopt_gone_in_loop(void *arg)
+{
+	struct job *j = arg;
+
+	crash_seen(j->s, j->rec.id.sandbox, j->rec.id.generation, LIFE_EV_CRASH, ADOPT_GONE);
+}
+
+static void adopt_doubt_in_loop(void *arg)
+{
+	gateway_look_all(arg, true);
+}
+
+/* node-manager was away: an end may have been missed. It is asked for each execution that stands. */
 int adopt_sweep(struct job *j, struct err *e)
 {
 	__attribute__((cleanup(adopt_list_done))) struct adopt_list l = { 0 };
 	struct adopt_sweep w = { j->s, &l };
-	int r = adopt_list_get(j, &l, e);
+	int r = sbx_in_loop(j->s, adopt_residents_in_loop, &w);
 
-	return r < 0 ? r : sbx_in_loop(j->s, adopt_sweep_in_loop, &w);
+	for (size_t i = 0; i < l.n && r == 0; i++) {
+		struct err why = { 0 };
+
+		j->rec = (struct record){ .id.generation = l.v[i].generation };
+		str_copy(j->rec.id.sandbox, sizeof(j->rec.id.sandbox), l.v[i].sandbox);
+		if (adopt_verify(j, &why) == -ESRCH)
+			r = sbx_in_loop(j->s, adopt_gone_in_loop, j);
+		if (j->nm_away) {
+			/* Its return begins this anew. */
+			*e = why;
+			return e->num;
+		}
+	}
+	return r < 0 ? r : sbx_in_loop(j->s, adopt_doubt_in_loop, j->s);
 }

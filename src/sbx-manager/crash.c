@@ -35,6 +35,7 @@ static void crash_start(struct box *b)
 {
 	struct job *j = job_new(b->s, "crash", b->rec.id.sandbox, "", lifecycle_crash);
 
+	b->ending = true;
 	j->done = crash_done;
 	j->generation = b->crash_generation;
 	j->event = b->crash_event;

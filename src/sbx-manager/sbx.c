@@ -136,6 +136,11 @@ int sbx_open(struct sbx *s, struct err *e)
 	return 0;
 }
 
+static void sbx_path(const struct sbx *s, char dst[PATH_MAX])
+{
+	conf_path(&s->conf, dst, CONF_RUN, "sbx-manager/sbx.sock");
+}
+
 int sbx_serve(struct sbx *s, struct err *e)
 {
 	char path[PATH_MAX], addr[PATH_MAX + 8];
@@ -143,7 +148,7 @@ int sbx_serve(struct sbx *s, struct err *e)
 
 	s->server_uids[0] = 0;
 	s->server_uids[1] = s->conf.users[CONF_USER_NODE];
-	conf_path(&s->conf, path, CONF_RUN, "sbx-manager/sbx.sock");
+	sbx_path(s, path);
 	str_format(addr, sizeof(addr), "unix:%s", path);
 	fd = listen_addr(addr, SOCK_SEQPACKET, 0666, e);
 	if (fd < 0)
@@ -164,13 +169,17 @@ int sbx_serve(struct sbx *s, struct err *e)
 
 /*
  * Sandboxes live on; what runs here comes to its end first, since half of it would be somebody's
- * wait.
+ * wait. Who comes now waits for the next run.
  */
 void sbx_close(struct sbx *s)
 {
 	int64_t until = clock_mono_ms() + SBX_LEAVE_MS;
+	char path[PATH_MAX];
 
 	atomic_store(&s->leaving, true);
+	sbx_path(s, path);
+	if (s->server)
+		unlink(path);
 	loop_timer_stop(&s->purge);
 	while (s->work && work_pending(s->work) > 0 && clock_mono_ms() < until)
 		loop_turn(s->loop, SBX_WAIT_POLL_MS);

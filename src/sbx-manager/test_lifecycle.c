@@ -231,6 +231,36 @@ static void test_half_ended_serves_nobody(void **state)
 	assert_string_equal(fx->e.code, REFRESH);
 }
 
+static bool swept;
+static void on_swept(struct job *j) { swept = true; }
+
+/* node-manager was away: what ended meanwhile is cleared up, and nothing else. */
+static void test_sweep(void **state)
+{
+	static const struct { int error; bool ends; } says[] = {
+		{ 0, false }, { -EPERM, false }, { -EIO, false }, { -ESRCH, true },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(says); i++) {
+		struct job *j = job_new(&fx->s, "sweep", "", "", adopt_sweep);
+
+		/* Of the gateway there is no record, so nobody asks about it. */
+		fx->rec.gateway = (struct nm_gateway_rep){ 0 };
+		assert_int_equal(record_put(fx->s.db, &fx->rec, NULL), 0);
+		box_set(&fx->s, &fx->rec);
+		rig_box()->jobs = 1;
+		fx->sweeps = true;
+		fx->verify_error = says[i].error;
+		fx->verified = 0;
+		j->done = on_swept;
+		swept = false;
+		job_start(j);
+		TURN_UNTIL(swept);
+		assert_int_equal(fx->verified, 1);
+		assert_int_equal(rig_box()->crashed, says[i].ends);
+	}
+}
+
 /* ---- A bridge that is in a guest's hands ---- */
 
 /* As much of a VMM as vmm_open asks for. */
@@ -339,6 +369,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
 		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
+		T(test_sweep),
 	};
 
 	log_open("test", "test");

@@ -29,6 +29,7 @@ struct fixture {
 	int verify_error;                    /* what it answers */
 	bool record_moves;                   /* while it is asked, the next execution is installed */
 	bool keys_move;                      /* while it is asked, a bundle without our keys is installed */
+	bool sweeps;                         /* it is asked about no stream */
 	unsigned verified, destroyed, disks_deleted;
 	void (*on_gateway)(struct ipc_call *call, const struct nm_gateway *q);
 	void (*on_kill)(struct ipc_call *call, const struct nm_kill *q);
