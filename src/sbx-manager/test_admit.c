@@ -133,8 +133,46 @@ static void state_gateway_silent(void)
 static void state_ports_full(void) { rig_box()->n_ports = rig_box()->n_leases = SBX_PORTS_PER_BOX_MAX; }
 static void state_unverified(void) { fx->verify_error = -EACCES; }
 static void state_gone(void) { fx->verify_error = -ESRCH; }
-static void state_moves(void) { fx->record_moves = true; }
-static void state_keys_move(void) { fx->keys_move = true; }
+static void next_generation(void)
+{
+	fx->rec.id.generation++;
+	box_set(&fx->s, &fx->rec);
+}
+static void state_moves(void) { fx->on_verify = next_generation; }
+static void no_keys(void)
+{
+	fx->s.bundle.number++;
+	fx->s.bundle.n_keys = 0;
+	cap_cache_clear(fx->s.caps);
+}
+static void state_keys_move(void) { fx->on_verify = no_keys; }
+static void marked(void) { rig_box()->ending = true; }
+static void state_ends(void) { fx->on_verify = marked; }
+static void filled(void) { fx->s.n_leases = SBX_LEASES_MAX; }
+static void state_fills(void) { fx->on_verify = filled; }
+static void next_gateway(void)
+{
+	fx->rec.gateway.pid++;
+	box_set(&fx->s, &fx->rec);
+	rig_box()->gateway.pid = fx->rec.gateway.pid;
+}
+static void state_gateway_moves(void) { fx->on_verify = next_gateway; }
+static void state_gateway_none(void)
+{
+	fx->rec.gateway.pid = 0;
+	rig_box()->gateway.pid = 0;
+}
+static void hang_up(void)
+{
+	const int fds[] = { fx->bridge_fd, fx->gateway_fd };
+
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++) {
+		fd_set_nonblock(fds[i], true);
+		fd_close(accept(fds[i], NULL, NULL));
+	}
+}
+static void state_hangs_up(void) { fx->on_verify = hang_up; }
+static void state_admits_full(void) { fx->s.n_admits = SBX_ADMITS_PENDING_MAX; }
 static void state_nm_late(void) { fx->verify_error = -ETIMEDOUT; }
 static void state_node_full(void) { fx->s.n_leases = SBX_LEASES_MAX; }
 static void state_box_full(void) { rig_box()->n_leases = SBX_LEASES_PER_BOX_MAX; }
@@ -177,16 +215,24 @@ static const struct refusal {
 	{ "not verified", NULL, state_unverified, 0, DENY, true },
 	{ "replaced while it was verified", NULL, state_moves, 0, REFRESH, true },
 	{ "its key was removed while it was verified", NULL, state_keys_move, 0, DENY, true },
+	{ "its end began while it was verified", NULL, state_ends, 0, REFRESH, true },
+	{ "the last stream went while it was verified", NULL, state_fills, 0, "limit", true },
+	{ "too many admissions", NULL, state_admits_full, 0, "limit", false },
 	{ "node-manager does not answer", NULL, state_nm_late, 0, "limit", true },
 	{ "too many leases of the node", NULL, state_node_full, 0, "limit", false },
 }, bridge_refusals[] = {
 	{ "too many leases of the sandbox", NULL, state_box_full, 0, "limit", false },
 	{ "a bridge that has ended", NULL, state_gone, 0, DENY, true },
+	{ "a bridge that has hung up", NULL, state_hangs_up, 0, REFRESH, true },
 }, port_refusals[] = {
 	{ "another port", change_port, NULL, 0, DENY, false },
 	{ "another protocol", change_protocol, NULL, 0, DENY, false },
 	{ "too many of its ports", NULL, state_ports_full, 0, "limit", false },
 	{ "no gateway", NULL, state_gateway_away, 0, "gateway-away", false },
+	{ "no gateway, and none recorded", NULL, state_gateway_none, 0, "gateway-away", false },
+	{ "another gateway while it was verified", NULL, state_gateway_moves, 0, "gateway-away",
+	  true },
+	{ "a gateway that has hung up", NULL, state_hangs_up, 0, "gateway-away", true },
 	{ "a gateway that has not confirmed yet", NULL, state_gateway_new, 0, "gateway-away", false },
 	{ "a gateway that has just ended", NULL, state_gone, 0, "gateway-away", true },
 	{ "a gateway that does not listen", NULL, state_gateway_silent, 0, "gateway-away", false },
@@ -200,13 +246,13 @@ static void reset_state(void)
 	TURN_UNTIL(b->jobs == 0);
 	gateway_forget(b);
 	fx->verify_error = 0;
-	fx->record_moves = false;
-	if (fx->keys_move) {
-		fx->keys_move = false;
+	fx->on_verify = NULL;
+	if (fx->s.bundle.n_keys == 0) {
 		fx->s.bundle.number++;
 		fx->s.bundle.n_keys = 2;
 	}
 	fx->verified = 0;
+	fx->s.n_admits = 0;
 	fx->s.n_leases = 0;
 	b->n_leases = b->n_ports = 0;
 	b->ending = false;
@@ -240,6 +286,10 @@ static void refused(const struct refusal *rows, size_t n, bool port)
 				 fx->e.text, r->code);
 		assert_int_equal(fx->e.num, str_starts(r->code, "refusal-") ? -EACCES : -EAGAIN);
 		assert_int_equal(fx->verified, r->asks_nm);
+		/* Nothing of it is left here. */
+		assert_true(list_empty(&rig_box()->leases));
+		assert_int_equal(fx->s.n_admits,
+				 r->state == state_admits_full ? SBX_ADMITS_PENDING_MAX : 0);
 		saw_nothing(fx->bridge_fd);
 		saw_nothing(fx->gateway_fd);
 	}

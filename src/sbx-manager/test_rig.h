@@ -27,8 +27,7 @@ struct fixture {
 	int bridge_fd, gateway_fd;
 	/* node-manager */
 	int verify_error;                    /* what it answers */
-	bool record_moves;                   /* while it is asked, the next execution is installed */
-	bool keys_move;                      /* while it is asked, a bundle without our keys is installed */
+	void (*on_verify)(void);             /* what happens while it is asked */
 	bool sweeps;                         /* it is asked about no stream */
 	unsigned verified, destroyed, disks_deleted;
 	void (*on_gateway)(struct ipc_call *call, const struct nm_gateway *q);
