@@ -578,6 +578,7 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 	struct capability cap;
 	struct sbx *s = arg;
 	struct err e = { 0 };
+	struct box *b;
 	struct job *j;
 
 	for (unsigned i = 0; i < ARRAY_LEN(lifecycle_kinds) && !kind; i++)
@@ -590,6 +591,9 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 	else
 		admit_capability(s, q->capability, ID_PURPOSE_LIFECYCLE, kind->access, 0,
 				 ID_PROTOCOL_NONE, &cap, &e);
+	b = e.num < 0 ? NULL : box_find(s, cap.id.sandbox);
+	if (b && b->jobs >= SBX_JOBS_PER_BOX_MAX)
+		err_set_code(&e, -EAGAIN, "limit", "Too many requests wait for this sandbox.");
 	if (e.num < 0) {
 		ipc_fail(call, &e);
 		return;

@@ -40,6 +40,7 @@
 #include "vmm/vmm.h"
 
 #define SBX_WORKERS 16                       /* jobs at once */
+#define SBX_JOBS_PER_BOX_MAX 64              /* requests that wait for one sandbox: the queue is everybody's */
 #define SBX_PEERS_MAX 64
 #define SBX_BOXES_MAX 65536                  /* sandboxes of all states on this node */
 #define SBX_PURGE_MS (3600 * 1000)           /* between two looks for old tombstones */

@@ -197,6 +197,52 @@ static void test_down(void **state)
 	}
 }
 
+/* ---- A sandbox whose jobs take their time ---- */
+
+static int gate[2];
+static unsigned n_answered, n_limited;
+
+static int wait_at_gate(struct job *j, struct err *e)
+{
+	char c;
+
+	return read(gate[0], &c, 1) == 1 ? 0 : err_set(e, -EIO, "no gate");
+}
+
+static void on_console(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
+{
+	n_answered++;
+	n_limited += e && str_eq(e->code, "limit");
+}
+
+/* So many requests wait for it and no more: the queue is that of all sandboxes. */
+static void test_a_queue_is_not_one_sandboxs(void **state)
+{
+	struct capability c = { .purpose = ID_PURPOSE_LIFECYCLE, .access = ID_ACCESS_CONSOLE };
+	static struct sbx_lifecycle q;
+
+	put(LIFE_STOPPED, 7);
+	rig_box()->jobs = 0;
+	c.id = fx->rec.id;
+	assert_int_equal(pipe(gate), 0);
+	job_start(job_new(&fx->s, "gate", SANDBOX, "", wait_at_gate));
+	q = (struct sbx_lifecycle){ .kind = "console" };
+	assert_int_equal(cap_sign(&c, &fx->api, clock_wall_ms() / 1000, q.capability, NULL), 0);
+	n_answered = n_limited = 0;
+	for (unsigned i = 0; i < 3 * SBX_JOBS_PER_BOX_MAX; i++)
+		ipc_client_call(fx->client, &sbx_ops[SBX_LIFECYCLE], "test", &q, NULL, 0, WAIT_MS,
+				on_console, NULL);
+	TURN_UNTIL(n_answered == 2 * SBX_JOBS_PER_BOX_MAX + 1);
+	assert_int_equal(n_limited, n_answered);
+	assert_int_equal(write(gate[1], "g", 1), 1);
+	TURN_UNTIL(n_answered == 3 * SBX_JOBS_PER_BOX_MAX);
+	assert_int_equal(n_limited, 2 * SBX_JOBS_PER_BOX_MAX + 1);
+	rig_lifecycle("console", json_object());
+	assert_int_equal(fx->e.num, 0);
+	close(gate[0]);
+	close(gate[1]);
+}
+
 /* ---- An end that was begun ---- */
 
 static void admit(void)
@@ -369,7 +415,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
 		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
-		T(test_sweep),
+		T(test_sweep),	     T(test_a_queue_is_not_one_sandboxs),
 	};
 
 	log_open("test", "test");
