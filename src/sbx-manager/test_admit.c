@@ -407,6 +407,25 @@ static void test_admitted(void **state)
 	close(fd2);
 }
 
+/* Only the connection that got a lease ends it. */
+static void test_anothers_lease(void **state)
+{
+	struct bridge_preamble p;
+	int fd = admit_one(&p);
+	struct ipc_client *mine = fx->client;
+	char path[PATH_MAX];
+
+	rig_in_dir(path, "run/sbx-manager/sbx.sock");
+	fx->client = ipc_client_new(fx->s.loop, path, getuid());
+	end_lease(p.lease);
+	assert_int_equal(fx->s.n_leases, 1);
+	ipc_client_free(fx->client);
+	fx->client = mine;
+	end_lease(p.lease);
+	assert_int_equal(fx->s.n_leases, 0);
+	close(fd);
+}
+
 /* A port: the gateway gets the epoch, port and protocol, and the capability itself. */
 static int admit_port(char token[CAP_TEXT_MAX], struct gtw_preamble *ret)
 {
@@ -592,6 +611,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_port_refusals, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_port_admitted, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_admitted, rig_setup, rig_teardown),
+		cmocka_unit_test_setup_teardown(test_anothers_lease, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_hup_keeps_the_lease, rig_setup, rig_teardown),
 		cmocka_unit_test_setup_teardown(test_broken_connection_ends_leases, rig_setup,
 						rig_teardown),

@@ -158,6 +158,32 @@ static void test_deleting_is_final(void **state)
 	assert_int_equal(stored().state, LIFE_NONE);
 }
 
+/* The same request for the same execution: the same result, and nothing is done for it (L-3). */
+static void test_again(void **state)
+{
+	static const struct { const char *kind; enum life_state st; } done[] = {
+		{ "create", LIFE_RUNNING }, { "create", LIFE_STOPPED }, { "start", LIFE_RUNNING },
+		{ "start", LIFE_STOPPED },  { "stop", LIFE_STOPPED },	{ "pause", LIFE_PAUSED },
+		{ "resume", LIFE_RUNNING },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(done); i++) {
+		struct record before, after;
+
+		put(done[i].st, 7);
+		before = stored();
+		rig_lifecycle(done[i].kind, json_object());
+		assert_int_equal(fx->e.num, 0);
+		assert_string_equal(json_string_value(json_object_get(fx->result, "state")),
+				    life_state_names[done[i].st]);
+		after = stored();
+		assert_memory_equal(&before, &after, sizeof(before));
+		assert_int_equal(fx->destroyed, 0);
+	}
+	/* An ID is made once. */
+	refused("create", "the next generation", change_newer, 0, "sandbox-exists");
+}
+
 static void on_stop_all(void *arg, const struct err *e, const void *rep, int *fds, size_t n_fds)
 {
 	fx->answered = true;
@@ -414,6 +440,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
+		T(test_again),
 		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
 		T(test_sweep),	     T(test_a_queue_is_not_one_sandboxs),
 	};
