@@ -18,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@
 #include "daemon/seccomp.h"
 #include "ipc/sbx_ops.h"
 #include "mux/mux.h"
+#include "spaced-host/bridge.h"
 #include "spaced-host/syscalls.h"
 
 #define GENERATION 7
@@ -501,6 +503,92 @@ static void test_wrong_uid(void **state)
 	rmdir(f.dir);
 }
 
+static void echo_once(int fd, const char *text)
+{
+	char in[64];
+	size_t n = strlen(text);
+
+	assert_int_equal(send(fd, text, n, MSG_NOSIGNAL), n);
+	assert_int_equal(fd_read_full(fd, in, n, WAIT_MS), n);
+	assert_memory_equal(in, text, n);
+}
+
+/* The socket's file may be anybody's: the bridge looks at who connects. */
+static void test_another_user(void **state)
+{
+	struct fixture *f = *state;
+	pid_t pid;
+	int st;
+
+	if (getuid() != 0)
+		skip();
+	assert_int_equal(chmod(f->dir, 0755), 0);
+	assert_int_equal(chmod(f->stream, 0777), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		struct bridge_preamble p = { .magic = BRIDGE_PREAMBLE_MAGIC,
+					     .lease = 1,
+					     .generation = GENERATION };
+		int fd = setuid(12345) < 0 ? -1 : fd_unix_connect(f->stream, SOCK_STREAM, WAIT_MS);
+
+		memcpy(p.activation, activation, sizeof(p.activation));
+		if (fd < 0)
+			_exit(1);
+		send(fd, &p, sizeof(p), MSG_NOSIGNAL);
+		/* Its end, by reset or not. */
+		_exit(recv(fd, &p, sizeof(p), 0) <= 0 ? 0 : 2);
+	}
+	assert_int_equal(waitpid(pid, &st, 0), pid);
+	assert_int_equal(st, 0);
+	echo_once(lease_open(f, 1), "Emine");
+	assert_int_equal(f->guest.opened, 1);
+}
+
+static int attach_as(struct fixture *f, uint64_t generation, const char *act, size_t n_fds,
+		     struct err *e)
+{
+	struct bridge_attach a = { .generation = generation };
+	int p[2], r;
+
+	str_copy(a.activation, sizeof(a.activation), act);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, p), 0);
+	r = ipc_sync_call(f->ctl, &bridge_ops[BRIDGE_ATTACH], "test", &a, p, n_fds, NULL, NULL,
+			  NULL, WAIT_MS, e);
+	close(p[0]);
+	close(p[1]);
+	return r;
+}
+
+/* Before anything is pinned the command line says which execution it is. */
+static void test_wrong_first_attach(void **state)
+{
+	static const char act[] = "0102030405060708090a0b0c0d0e0f10";
+	struct fixture f;
+	struct err e = { 0 };
+
+	fixture_start(&f, getuid());
+	close(connect_retry(f.control, SOCK_SEQPACKET));
+	assert_int_equal(ipc_sync_open(f.control, (uid_t)-1, &f.ctl, &e), 0);
+	assert_int_equal(attach_as(&f, GENERATION + 1, act, 1, &e), -EACCES);
+	assert_string_equal(e.code, "wrong-epoch");
+	assert_int_equal(attach_as(&f, GENERATION, "0102", 1, &e), -EACCES);
+	assert_int_equal(attach_as(&f, GENERATION, "zz02030405060708090a0b0c0d0e0f10", 1, &e),
+			 -EACCES);
+	assert_int_equal(attach_as(&f, GENERATION, act, 0, &e), -EINVAL);
+	assert_int_equal(attach(&f, GENERATION, activation, true, &e), 0);
+	/* One channel at a time; the one that is there goes on. */
+	assert_int_equal(attach_as(&f, GENERATION, act, 1, &e), -EBUSY);
+	echo_once(lease_open(&f, 1), "Estill");
+	ipc_sync_close(f.ctl);
+	kill(f.pid, SIGKILL);
+	waitpid(f.pid, NULL, 0);
+	guest_stop(&f.guest);
+	unlink(f.stream);
+	unlink(f.control);
+	rmdir(f.dir);
+}
+
 static uint64_t rss_kb(pid_t pid)
 {
 	char path[64];
@@ -513,16 +601,6 @@ static uint64_t rss_kb(pid_t pid)
 	p = strstr(text, "Pss:");
 	assert_non_null(p);
 	return strtoull(p + 4, NULL, 10);
-}
-
-static void echo_once(int fd, const char *text)
-{
-	char in[64];
-	size_t n = strlen(text);
-
-	assert_int_equal(send(fd, text, n, MSG_NOSIGNAL), n);
-	assert_int_equal(fd_read_full(fd, in, n, WAIT_MS), n);
-	assert_memory_equal(in, text, n);
 }
 
 static void test_slow_reader_stalls_nobody(void **state)
@@ -567,6 +645,45 @@ static void test_many_streams(void **state)
 		assert_int_equal(read_to_end(fds[i]), 0);
 		close(fds[i]);
 	}
+}
+
+/* Readers that do not read, with more waiting for them than the bridge keeps: some of them end. */
+static void test_all_buffers_together(void **state)
+{
+	struct fixture *f = *state;
+	struct rlimit lim = { 4096, 4096 };
+	static int slow[BRIDGE_BUFFERED_MAX / MUX_CREDIT_INITIAL + 20];
+
+	setrlimit(RLIMIT_NOFILE, &lim);
+	for (unsigned i = 0; i < ARRAY_LEN(slow); i++) {
+		slow[i] = lease_open(f, i + 1);
+		send(slow[i], "S", 1, MSG_NOSIGNAL);             /* it may be one of those */
+	}
+	guest_wait(&f->guest, &f->guest.reset, 1);
+	for (unsigned i = 0; i < ARRAY_LEN(slow); i++)
+		close(slow[i]);
+}
+
+static void test_limits(void **state)
+{
+	struct fixture *f = *state;
+	static int fds[BRIDGE_LEASES_MAX];
+	struct rlimit lim = { 4096, 4096 };
+	int silent = connect_retry(f->stream, SOCK_STREAM), late;
+
+	/* Who says nothing is not waited for. */
+	assert_int_equal(read_to_end(silent), 0);
+	close(silent);
+	setrlimit(RLIMIT_NOFILE, &lim);
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
+		fds[i] = lease_open(f, i + 1);
+	late = lease_open(f, ARRAY_LEN(fds) + 1);
+	assert_int_equal(read_to_end(late), 0);
+	close(late);
+	echo_once(fds[0], "Efirst");
+	echo_once(fds[ARRAY_LEN(fds) - 1], "Elast");
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
+		close(fds[i]);
 }
 
 static void test_revoke_full_queues(void **state)
@@ -633,6 +750,32 @@ static void test_revoke_needs_the_channel(void **state)
 	assert_int_equal(f->guest.s[1].after_rst, 0);
 	pthread_mutex_unlock(&f->guest.lock);
 	assert_true(got <= MUX_CREDIT_INITIAL);
+	close(fd);
+}
+
+static ssize_t raw_answer(int fd, char *dst, size_t size);
+
+/* Revocations that cannot be confirmed wait, but not without end. */
+static void test_revokes_are_limited(void **state)
+{
+	struct fixture *f = *state;
+	int fd = lease_open(f, 1), control = connect_retry(f->control, SOCK_SEQPACKET);
+	char text[256];
+
+	assert_int_equal(send(fd, "K", 1, 0), 1);
+	guest_wait(&f->guest, &f->guest.opened, 1);
+	pthread_mutex_lock(&f->guest.lock);
+	atomic_store(&f->guest.paused, true);
+	pthread_mutex_unlock(&f->guest.lock);
+	write_until_full(f, fd);
+	for (unsigned i = 1; i <= BRIDGE_REVOKES_MAX + 1; i++) {
+		str_format(text, sizeof(text),
+			   "{\"v\":1,\"op\":\"revoke\",\"id\":%u,\"req\":\"t\",\"a\":{\"lease\":1}}", i);
+		assert_int_equal(send(control, text, strlen(text), 0), strlen(text));
+	}
+	raw_answer(control, text, sizeof(text));
+	assert_non_null(strstr(text, "{\"id\":65,\"e\":"));
+	close(control);
 	close(fd);
 }
 
@@ -830,6 +973,11 @@ int main(int argc, char **argv)
 		cmocka_unit_test_setup_teardown(test_echo_and_half_close, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_wrong_preambles, setup, teardown),
 		cmocka_unit_test(test_wrong_uid),
+		cmocka_unit_test_setup_teardown(test_another_user, setup, teardown),
+		cmocka_unit_test(test_wrong_first_attach),
+		cmocka_unit_test_setup_teardown(test_all_buffers_together, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_revokes_are_limited, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slow_reader_stalls_nobody, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_many_streams, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_revoke_full_queues, setup, teardown),
@@ -845,5 +993,6 @@ int main(int argc, char **argv)
 	if (argc != 2)
 		return 2;
 	bridge_path = argv[1];
+	signal(SIGPIPE, SIG_IGN);                /* the guest writes on when its bridge has ended */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
