@@ -345,10 +345,17 @@ static void test_stale_report(void **state)
 	gateway_look_all(&fx->s, true);
 	TURN_UNTIL(gw.installs == 3 && up());
 	assert_int_equal(gw.starts, 1);
-	/* One that was told to serve nothing any more is of no use. */
+	/* One that answers, and is not as recorded all the same, is of no use. */
+	fx->verify_error = -EPERM;
+	gateway_look_all(&fx->s, true);
+	TURN_UNTIL(gw.starts == 2 && up());
+	/* A report about another execution is about another one. */
+	gateway_exited(&fx->s, SANDBOX, 6, "late");
+	assert_false(rig_box()->gateway_doubt);
+	/* Nor is one that was told to serve nothing any more. */
 	gw.closed = true;
 	gateway_look_all(&fx->s, true);
-	TURN_UNTIL(gw.starts == 2);
+	TURN_UNTIL(gw.starts == 3);
 	gw.closed = false;
 	TURN_UNTIL(up());
 }

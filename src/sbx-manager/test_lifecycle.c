@@ -223,6 +223,16 @@ static void test_down(void **state)
 	}
 }
 
+/* There is no machine of it that could stand still, go on, or have a network. */
+static void test_not_running(void **state)
+{
+	static const char *const kinds[] = { "pause", "resume", "netlog", "netstats" };
+
+	put(LIFE_STOPPED, 7);
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+		refused(kinds[i], "stopped", change_none, 0, "not-running");
+}
+
 /* ---- A sandbox whose jobs take their time ---- */
 
 static int gate[2];
@@ -303,8 +313,156 @@ static void test_half_ended_serves_nobody(void **state)
 	assert_string_equal(fx->e.code, REFRESH);
 }
 
+/* What is reported of an execution is of that one; of one whose end is under way it is no news. */
+static void test_reports(void **state)
+{
+	struct box *b = rig_box();
+
+	b->jobs = 1;
+	crash_seen(&fx->s, SANDBOX, 6, LIFE_EV_CRASH, "late");
+	assert_false(b->crashed);
+	b->ending = true;
+	crash_seen(&fx->s, SANDBOX, 7, LIFE_EV_CRASH, "known");
+	assert_false(b->crashed);
+	b->ending = false;
+	crash_seen(&fx->s, SANDBOX, 7, LIFE_EV_GUEST_OFF, "first");
+	assert_true(b->crashed && b->ending);
+	crash_seen(&fx->s, SANDBOX, 7, LIFE_EV_CRASH, "second");
+	assert_string_equal(b->crash_reason, "guest-off");
+	/* The mark stays as long as that execution stands, whatever is written of it, and no longer. */
+	fx->rec.state = LIFE_PAUSED;
+	box_set(&fx->s, &fx->rec);
+	assert_true(b->ending);
+	fx->rec.state = LIFE_STOPPED;
+	box_set(&fx->s, &fx->rec);
+	assert_false(b->ending);
+	b->ending = true;
+	fx->rec = rig_running();
+	fx->rec.id.generation = 8;
+	box_set(&fx->s, &fx->rec);
+	assert_false(b->ending);
+}
+
 static bool swept;
 static void on_swept(struct job *j) { swept = true; }
+
+/* ---- Revocation ---- */
+
+static struct {
+	unsigned revokes;
+	bool deaf, marked;
+	size_t leases;
+	struct ipc_call *held;
+	char kills[64];
+} br;
+
+static void do_revoke(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg)
+{
+	struct ipc_revoke_rep rep = { .ended = 1 };
+
+	assert_int_equal(((const struct ipc_revoke *)req)->lease, 0);
+	br.revokes++;
+	br.marked = rig_box()->ending;
+	br.leases = rig_box()->n_leases;
+	if (br.deaf)
+		br.held = call;
+	else
+		ipc_answer(call, &rep, NULL, 0);
+}
+
+static void on_kill(struct ipc_call *call, const struct nm_kill *k)
+{
+	size_t n = strlen(br.kills);
+
+	str_format(br.kills + n, sizeof(br.kills) - n, "%s ", k->what);
+}
+
+static int run_revoke(struct job *j, struct err *e)
+{
+	j->rec = fx->rec;
+	return revoke_execution(j, e);
+}
+
+/* One lease, and its revocation. What was killed for it stands in br.kills. */
+static void revoke_once(void)
+{
+	struct job *j = job_new(&fx->s, "revoke", SANDBOX, "", run_revoke);
+	unsigned told = fx->revoked;
+
+	fx->rec.state = LIFE_STOPPED;
+	box_set(&fx->s, &fx->rec);
+	fx->rec.state = LIFE_RUNNING;
+	box_set(&fx->s, &fx->rec);
+	fd_close(TAKE_FD(fx->fd));
+	admit();
+	assert_int_equal(fx->e.num, 0);
+	assert_int_equal(rig_box()->n_leases, 1);
+	br.revokes = 0;
+	br.kills[0] = '\0';
+	j->done = on_swept;
+	swept = false;
+	job_start(j);
+	TURN_UNTIL(swept && fx->revoked == told + 1);
+	assert_int_equal(rig_box()->n_leases, 0);
+	admit();
+	assert_string_equal(fx->e.code, REFRESH);
+}
+
+/* In the fixed order; and who is not the bridge that is recorded is not asked, but killed. */
+static void test_revocation(void **state)
+{
+	static const struct ipc_handler handlers[] = { { &bridge_ops[BRIDGE_REVOKE], do_revoke },
+						       { NULL, NULL } };
+	static uid_t me;
+	struct ipc_server *server;
+	struct record real;
+	char path[PATH_MAX];
+
+	me = getuid();
+	memset(&br, 0, sizeof(br));
+	rig_in_dir(path, "run/sbx/" SANDBOX ".7/control.sock");
+	server = ipc_server_new(fx->s.loop, fd_unix_listen(path, SOCK_SEQPACKET, 0600, 8),
+				&(struct ipc_server_conf) { .handlers = handlers,
+							    .uids = &me,
+							    .n_uids = 1,
+							    .max_peers = 8 });
+	assert_non_null(server);
+	fx->on_kill = on_kill;
+	fx->rec.gateway = (struct nm_gateway_rep){ 0 };
+	/* In time, unless this process stood still for just that long. */
+	for (unsigned tries = 0; tries == 0 || (br.kills[0] && tries < 20); tries++)
+		revoke_once();
+	assert_string_equal(br.kills, "");
+	assert_int_equal(br.revokes, 1);
+	assert_true(br.marked);
+	assert_int_equal(br.leases, 1);
+	/* It does not confirm, and nobody listens in its gateway's place. */
+	br.deaf = true;
+	fx->rec.gateway.pid = (uint64_t)getpid();
+	revoke_once();
+	assert_string_equal(br.kills, "bridge gateway ");
+	ipc_answer(br.held, &(struct ipc_revoke_rep){ 0 }, NULL, 0);   /* to nobody */
+	ipc_server_free(server);
+	unlink(path);
+	/* Another process there, under the same user or not: it accepts, and hears nothing. */
+	real = fx->rec;
+	int ls = fd_unix_listen(path, SOCK_SEQPACKET, 0600, 8);
+
+	fx->rec.gateway.pid = 0;
+	for (int i = 0; i < 2; i++) {
+		struct exec_peer peer = { "control.sock", "bridge", real.proc.bridge_pid + (i == 0),
+					  real.proc.bridge_uid + (i == 1) };
+		struct job *j = job_new(&fx->s, "peer", SANDBOX, "", run_revoke);
+		struct ipc_sync *c = NULL;
+		struct err e = { 0 };
+
+		j->rec = fx->rec;
+		assert_int_equal(exec_peer_open(j, &peer, 0, &c, &e), -EACCES);
+		assert_null(c);
+		job_free(j);
+	}
+	close(ls);
+}
 
 /* node-manager was away: what ended meanwhile is cleared up, and nothing else. */
 static void test_sweep(void **state)
@@ -440,7 +598,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
-		T(test_again),
+		T(test_again),	     T(test_not_running), T(test_reports), T(test_revocation),
 		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
 		T(test_sweep),	     T(test_a_queue_is_not_one_sandboxs),
 	};
