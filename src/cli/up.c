@@ -35,6 +35,7 @@
 #include "ops/ops.h"
 
 #define READY_MS 20000
+#define SBX_READY_MS 60000           /* the run before it may end its jobs first (SBX_LEAVE_MS), then it adopts */
 #define TEMPLATE_MS (15 * 60 * 1000)
 #define STOP_CALL_MS 60000
 
@@ -228,7 +229,7 @@ static int wait_sbx(struct up *u, struct ipc_sync **ret, struct err *e)
 
 		if (q >= 0)
 			return 0;
-		if (u->ending || clock_mono_ms() - start > READY_MS)
+		if (u->ending || clock_mono_ms() - start > SBX_READY_MS)
 			return err_wrap(e, "sbx-manager did not come up; its log is in %s/log",
 					u->conf.state_dir);
 		usleep(20000);
