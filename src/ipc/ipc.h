@@ -167,5 +167,10 @@ void ipc_sync_watch(struct ipc_sync *c, int fd, ipc_watch_fn *fn, void *arg);
 int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
 		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
 		  int timeout_ms, struct err *e);
+/* A call in two parts, with other things to do between them; nothing else goes over c meanwhile. */
+int ipc_sync_begin(struct ipc_sync *c, const struct ipc_op *op, const char *req_id,
+		   const void *req, const int *fds, size_t n_fds, int timeout_ms, struct err *e);
+int ipc_sync_end(struct ipc_sync *c, const struct ipc_op *op, void *rep, int *ret_fds,
+		 size_t *ret_n_fds, int timeout_ms, struct err *e);
 
 #endif

@@ -214,27 +214,30 @@ static int sync_take(const struct ipc_op *op, struct ipc_incoming *m, const int 
 	return 0;
 }
 
-int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
-		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
-		  int timeout_ms, struct err *e)
+int ipc_sync_begin(struct ipc_sync *c, const struct ipc_op *op, const char *req_id,
+		   const void *req, const int *fds, size_t n_fds, int timeout_ms, struct err *e)
 {
-	int64_t deadline_ms = clock_mono_ms() + timeout_ms;
-	autofree void *own_rep = NULL;
 	autofree char *text = NULL;
-	struct ipc_incoming m;
-	int got[FD_PASS_MAX];
-	size_t n_got;
 	struct err why = { 0 };
-	int r;
 
 	if (n_fds > op->req_fds)
 		return err_set(e, -EINVAL, "%s: too many descriptors", op->name);
 	text = ipc_request_text(op, ++c->id, req_id, req, &why);
 	if (!text)
 		return err_set(e, why.num, "%s", why.text);
-	r = sync_send(c, text, fds, n_fds, deadline_ms, e);
-	if (r < 0)
-		return r;
+	return sync_send(c, text, fds, n_fds, clock_mono_ms() + timeout_ms, e);
+}
+
+int ipc_sync_end(struct ipc_sync *c, const struct ipc_op *op, void *rep, int *ret_fds,
+		 size_t *ret_n_fds, int timeout_ms, struct err *e)
+{
+	int64_t deadline_ms = clock_mono_ms() + timeout_ms;
+	autofree void *own_rep = NULL;
+	struct ipc_incoming m;
+	int got[FD_PASS_MAX];
+	size_t n_got;
+	int r;
+
 	do
 		r = sync_receive(c, &m, got, &n_got, deadline_ms, e);
 	while (r == 0);
@@ -249,4 +252,16 @@ int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_i
 		ipc_done(op->rep, own_rep);
 	ipc_incoming_done(&m);
 	return r;
+}
+
+int ipc_sync_call(struct ipc_sync *c, const struct ipc_op *op, const char *req_id, const void *req,
+		  const int *fds, size_t n_fds, void *rep, int *ret_fds, size_t *ret_n_fds,
+		  int timeout_ms, struct err *e)
+{
+	int64_t until_ms = clock_mono_ms() + timeout_ms;
+	int r = ipc_sync_begin(c, op, req_id, req, fds, n_fds, timeout_ms, e);
+
+	return r < 0 ? r
+		     : ipc_sync_end(c, op, rep, ret_fds, ret_n_fds,
+				    (int)(until_ms - clock_mono_ms()), e);
 }

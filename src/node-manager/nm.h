@@ -42,7 +42,7 @@
 #include "vmm/vmm.h"
 
 #define NM_CHILDREN_MAX 64               /* children at once; then requests are answered with -EAGAIN */
-#define NM_PEERS_MAX 32                  /* sbx-manager has a connection for each of its 16 jobs, and one more */
+#define NM_PEERS_MAX 40                  /* sbx-manager has two connections for each of its 16 jobs, and one more */
 #define NM_GENERATION_MAX (1ull << 53)
 
 #define NM_TREE_DIGEST_HEX 32

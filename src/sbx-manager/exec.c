@@ -122,6 +122,7 @@ static int exec_spawn(struct job *j, const char *mode, int *ret_state_fd, struct
 	if (r < 0)
 		return r;
 	job_step(j, "spawn");
+	gateway_ask_for(j);
 	*ret_state_fd = fds[1];
 	if (n < 1)
 		return err_set(e, -EPROTO, "spawn: no control connection came.");
@@ -154,8 +155,6 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 		r = exec_spawn(j, mode, &state_fd, e);
 	if (r == 0)
 		r = job_fault("sbx.exec.after-spawn", e);
-	if (r == 0)
-		gateway_begin(j);
 	/*
 	 * Its processes are not recorded before it is announced: what is not announced is destroyed
 	 * by name (adopt.c).
@@ -169,6 +168,8 @@ int exec_begin(struct job *j, const char *mode, json_t *env, struct err *e)
 	job_step(j, "channel");
 	if (r == 0)
 		r = job_fault("sbx.exec.after-attach", e);
+	if (r == 0)
+		gateway_begin(j);
 	if (r == 0)
 		r = guest_init(j, env, EXEC_INIT_MS, e);
 	if (r == -ETIMEDOUT && !restore)

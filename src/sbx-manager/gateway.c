@@ -12,7 +12,8 @@
  *	start    NM_GATEWAY (ends what was there), GTW_INSTALL, record, in memory, GTW_OPEN
  *
  * `create` and `start` do the same steps in their own job, so that the network is there when they
- * answer; where it fails they go on without, and the job goes on trying. In memory (b->gateway.pid)
+ * answer: NM_GATEWAY is asked as soon as there is a namespace, and heard when the VMM, which starts
+ * meanwhile, has its channel. Where it fails they go on without, and the job goes on trying. In memory (b->gateway.pid)
  * stands only a gateway that has confirmed; nothing is admitted to another one.
  *
  * A doubt (its end was reported, node-manager was away) is checked first: node-manager compares
@@ -148,21 +149,55 @@ static void gateway_away_in_loop(void *arg)
 	lease_cut_ports(b);
 }
 
-int gateway_start(struct job *j, struct err *e)
+static int gateway_away(struct job *j, struct nm_gateway *q, struct err *e)
 {
-	struct nm_gateway q = { .generation = j->rec.id.generation, .internet = j->rec.internet };
 	int r = sbx_in_loop(j->s, gateway_away_in_loop, j);
 
 	j->gateway = (struct gateway){ 0 };
-	if (r < 0)
-		return err_set(e, r, "The node service is ending.");
-	str_copy(q.sandbox, sizeof(q.sandbox), j->rec.id.sandbox);
-	r = job_nm(j, NM_GATEWAY, &q, NULL, 0, &j->rec.gateway, NULL, NULL, GATEWAY_NM_MS, e);
+	*q = (struct nm_gateway){ .generation = j->rec.id.generation, .internet = j->rec.internet };
+	str_copy(q->sandbox, sizeof(q->sandbox), j->rec.id.sandbox);
+	return r < 0 ? err_set(e, r, "The node service is ending.") : 0;
+}
+
+static int gateway_started(struct job *j, struct err *e)
+{
+	int r = job_fault("sbx.gateway.started", e);
+
+	return r < 0 ? r : gateway_install(j, GATEWAY_LISTEN_MS, e);
+}
+
+int gateway_start(struct job *j, struct err *e)
+{
+	struct nm_gateway q;
+	int r = gateway_away(j, &q, e);
+
 	if (r == 0)
-		r = job_fault("sbx.gateway.started", e);
+		r = job_nm(j, NM_GATEWAY, &q, NULL, 0, &j->rec.gateway, NULL, NULL, GATEWAY_NM_MS,
+			   e);
 	if (r == 0)
-		r = gateway_install(j, GATEWAY_LISTEN_MS, e);
+		r = gateway_started(j, e);
 	return r < 0 ? err_wrap(e, "The network gateway") : 0;
+}
+
+void gateway_ask_for(struct job *j)
+{
+	struct nm_gateway q;
+
+	if (!j->unrecorded && gateway_away(j, &q, NULL) == 0)
+		job_nm_begin(j, NM_GATEWAY, &q, &j->nm_gateway, NULL);
+}
+
+/* What was asked for, and once more, with patience, what did not come. */
+static int gateway_take(struct job *j, struct err *e)
+{
+	struct ipc_sync *c = TAKE(j->nm_gateway);
+	int r = -ENOTCONN;
+
+	if (c)
+		r = ipc_sync_end(c, &nm_ops[NM_GATEWAY], &j->rec.gateway, NULL, NULL,
+				 GATEWAY_NM_MS, e);
+	ipc_sync_close(c);
+	return r < 0 ? gateway_start(j, e) : gateway_started(j, e);
 }
 
 void gateway_begin(struct job *j)
@@ -171,7 +206,7 @@ void gateway_begin(struct job *j)
 
 	if (j->unrecorded)
 		return;
-	if (gateway_start(j, &e) < 0)
+	if (gateway_take(j, &e) < 0)
 		log_warn("an execution begins without its network gateway", F_REQ(j->req_id),
 			 F_STR("sandbox", j->rec.id.sandbox), F_ERR(&e));
 	job_step(j, "gateway");

@@ -26,6 +26,7 @@ void job_free(struct job *j)
 	json_decref(j->result);
 	json_decref(j->ms);
 	ipc_sync_close(j->nm);
+	ipc_sync_close(j->nm_gateway);
 	vmm_close(j->vm);
 	free(j);
 }
@@ -133,27 +134,40 @@ static bool job_nm_idempotent(enum nm_op op)
 }
 
 /* Its failure is not to be taken for what node-manager itself would say, "not found" above all. */
-static int job_nm_open(struct job *j, struct err *e)
+static int job_nm_open(struct job *j, struct ipc_sync **ret, struct err *e)
 {
 	autoclose int fd = -1;
 	struct fd_peer peer;
 
-	if (j->nm)
-		return 0;
 	fd = fd_unix_connect(j->s->nm_path, SOCK_SEQPACKET, JOB_NM_CONNECT_MS);
 	if (fd < 0)
 		return err_set_code(e, -ECONNREFUSED, "node-manager-away",
 				    "node-manager does not listen (%s)", strerror(-fd));
 	if (fd_peer_cred(fd, &peer) < 0 || peer.uid != j->s->nm_uid)
 		return err_set(e, -EPERM, "node-manager's socket belongs to another user");
-	return ipc_sync_open_fd(TAKE_FD(fd), &j->nm);
+	return ipc_sync_open_fd(TAKE_FD(fd), ret);
+}
+
+int job_nm_begin(struct job *j, enum nm_op op, const void *req, struct ipc_sync **ret,
+		 struct err *e)
+{
+	struct ipc_sync *c = NULL;
+	int r = job_nm_open(j, &c, e);
+
+	if (r == 0)
+		r = ipc_sync_begin(c, &nm_ops[op], j->req_id, req, NULL, 0, SBX_NM_MS, e);
+	if (r < 0)
+		ipc_sync_close(c);
+	else
+		*ret = c;
+	return r;
 }
 
 static int job_nm_once(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds,
 		       void *rep, int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e)
 {
 	size_t none = 0;
-	int r = job_nm_open(j, e);
+	int r = j->nm ? 0 : job_nm_open(j, &j->nm, e);
 
 	/* It died over it, or is just being started again. */
 	j->nm_away = r < 0;

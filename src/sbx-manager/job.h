@@ -25,6 +25,7 @@ struct job {
 	bool had_record, no_box;
 	bool nm_away;                                /* why the last call to node-manager failed */
 	struct ipc_sync *nm;
+	struct ipc_sync *nm_gateway;                 /* a gateway was asked for, and is not there yet */
 	struct vmm *vm;
 	json_t *ms;                                  /* step -> milliseconds */
 	int64_t step_us, begin_us;
@@ -56,6 +57,9 @@ int job_start(struct job *j);
 /* ---- In the worker ---- */
 int job_nm(struct job *j, enum nm_op op, const void *req, const int *fds, size_t n_fds, void *rep,
 	   int *ret_fds, size_t *ret_n_fds, int timeout_ms, struct err *e);
+/* Asks without waiting for the answer; a connection of its own, the caller's, for ipc_sync_end. */
+int job_nm_begin(struct job *j, enum nm_op op, const void *req, struct ipc_sync **ret,
+		 struct err *e);
 /* Commits j->rec, then sets the copy in memory. */
 int job_commit(struct job *j, struct err *e);
 /* Of a create that left nothing: no tombstone, since this generation may still be made. */
@@ -111,7 +115,9 @@ int gateway_ask(struct job *j, enum gtw_op op, const void *req, void *rep, int t
 		struct err *e);                      /* one question to the gateway of j->rec */
 int gateway_start(struct job *j, struct err *e);     /* ends what was there; sets j->rec.gateway and j->gateway */
 int gateway_revoke(struct job *j, int timeout_ms, struct err *e);
-void gateway_begin(struct job *j);                   /* of an execution that begins: where it fails, that goes on without */
+/* Of an execution that begins: where it fails, that goes on without. */
+void gateway_ask_for(struct job *j);                 /* it is made beside what else is to be done */
+void gateway_begin(struct job *j);                   /* it is there */
 void gateway_let_out(struct job *j);                 /* after /init */
 void gateway_adopt(struct job *j);                   /* into j->gateway, with nobody's leases revoked */
 void gateway_push_bundle(struct job *j, const char *text);

@@ -307,6 +307,38 @@ static void test_start(void **state)
 	assert_true(idle());
 }
 
+/* As an execution begins: it is asked for, then comes what else there is to do, then it is there. */
+static int run_beside(struct job *j, struct err *e)
+{
+	struct nm_verify v = { .generation = 7, .gateway_pid = (uint64_t)getpid() };
+	int r = record_get(j->s->db, SANDBOX, &j->rec, e);
+
+	gateway_ask_for(j);
+	str_copy(v.sandbox, sizeof(v.sandbox), SANDBOX);
+	if (r == 0)
+		r = job_nm(j, NM_VERIFY, &v, NULL, 0, NULL, NULL, NULL, SBX_NM_MS, e);
+	gateway_begin(j);
+	gateway_let_out(j);
+	return r < 0 ? r : exec_announce(j, e);
+}
+
+static void test_beside_the_vmm(void **state)
+{
+	put_record();
+	job_start(job_new(&fx->s, "beside", SANDBOX, "", run_beside));
+	TURN_UNTIL(up());
+	assert_int_equal(gw.starts, 1);
+	assert_string_equal(gw.order, "IO");
+	assert_true(rig_box()->gateway.open);
+	/* One that did not come is asked for once more. */
+	gateway_forget(rig_box());
+	gw.fail_starts = 1;
+	job_start(job_new(&fx->s, "beside", SANDBOX, "", run_beside));
+	TURN_UNTIL(up());
+	assert_int_equal(gw.starts, 3);
+	assert_string_equal(gw.order, "IOIO");
+}
+
 /* It has ended: another one takes its place, and what went through it is cut. */
 static void test_dies(void **state)
 {
@@ -611,7 +643,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_start),	 T(test_dies),	  T(test_stale_report), T(test_does_not_start),
 		T(test_back_off), T(test_states), T(test_attempt),	T(test_bundle),
-		T(test_adopt),	 T(test_revoke),  T(test_log_and_stats),
+		T(test_adopt),	 T(test_revoke),  T(test_log_and_stats), T(test_beside_the_vmm),
 	};
 
 	log_open("test", "test");
