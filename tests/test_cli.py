@@ -184,6 +184,17 @@ class Errors(unittest.TestCase):
         self.answers(200, [{"id": f"i{k:020d}", "state": "running", "metadata": {"name": "web"}} for k in range(2)])
         self.assertIn('"web" is the name of 2 sandboxes', run("stop", "web", env=self.env).stderr)
 
+    def test_net_log_as_lines(self):
+        """net log -f --json: a record a line, until the sandbox is gone."""
+        pages = [{"epoch": "a", "lost": 0, "next": 3, "records": [{"number": 1, "name": HOSTILE}, {"number": 2}]},
+                 {"epoch": "a", "lost": 0, "next": 4, "records": [{"number": 3}]}]
+        self.server.answer = lambda path: (200, {}, json.dumps(pages.pop(0)).encode(), 0) if pages else (404, {}, b'{"message": "gone"}', 0)
+        r = run("net", "log", "-f", "--json", "i" + "0" * 20, env=self.env)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        harmless(self, r.stdout)
+        self.assertEqual([json.loads(line)["number"] for line in r.stdout.splitlines()], [1, 2, 3])
+        self.assertEqual(json.loads(r.stdout.splitlines()[0])["name"], HOSTILE)
+
     def test_progress_is_for_terminals(self):
         self.answers(201, {"id": "i" + "0" * 20}, wait=1.6)
         r = run("create", env=self.env)

@@ -263,11 +263,20 @@ class Up(unittest.TestCase):
                 self.assertIn(says, p.stderr)
                 self.assertEqual(leftovers(n), {})
 
-    def test_failpoints_are_announced(self):
-        os.makedirs(self.node.run, mode=0o755)
-        self.node.failpoints("no.such.point delay 1")
-        self.node.up()
-        self.assertIn("failpoints are set", self.node.up_log())
+    def test_what_is_announced(self):
+        n = self.node
+        os.makedirs(n.run, mode=0o755)
+        n.failpoints("no.such.point delay 1")
+        os.makedirs(f"{n.config}/space")
+        with open(f"{n.config}/space/credentials", "w") as f:
+            json.dump({"api_url": "http://127.0.0.1:1", "api_key": "e2b_00"}, f)
+        n.up()
+        self.assertIn("failpoints are set", n.up_log())
+        self.assertIn("no longer at http://127.0.0.1:1", n.up_log())          # nor are the credentials changed in silence
+        n.down()
+        n.size = "5G"
+        n.up()
+        self.assertIn("stays as it is, with 4 GiB: --size is for a new one", n.up_log())
 
 
 class CommandLine(unittest.TestCase):

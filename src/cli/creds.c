@@ -87,6 +87,25 @@ int creds_path(char *dst, size_t n, struct err *e)
 	return r < 0 ? err_set(e, r, "the path of the credentials file is too long") : 0;
 }
 
+/* A key goes to the address that it was written with and to no other. */
+static int take_key(struct cli *c, const char *path, const char *url, const char *key,
+		    struct err *e)
+{
+	struct cli of_file = { 0 };
+	int r = creds_set_url(&of_file, url, e);
+
+	if (r < 0)
+		return err_wrap(e, "%s", path);
+	if (!str_eq(of_file.name, c->name) || !str_eq(of_file.port, c->port) ||
+	    of_file.tls != c->tls)
+		return err_set_code(e, -ENOENT, "no-credentials",
+				    "%s has a key for %s, none for %s; set E2B_API_KEY", path, url,
+				    c->api_url);
+	return str_copy(c->api_key, sizeof(c->api_key), key) < 0
+		       ? err_set(e, -EBADMSG, "%s: the key is too long", path)
+		       : 0;
+}
+
 static int load_file(struct cli *c, const char *path, struct err *e)
 {
 	autofree char *text = NULL;
@@ -113,25 +132,36 @@ static int load_file(struct cli *c, const char *path, struct err *e)
 	r = 0;
 	if (!c->api_url[0])
 		r = creds_set_url(c, url, e);
-	if (!r && !c->api_key[0] && str_copy(c->api_key, sizeof(c->api_key), key) < 0)
-		r = err_set(e, -EBADMSG, "%s: the key is too long", path);
+	if (!r && !c->api_key[0])
+		r = take_key(c, path, url, key, e);
 	json_decref(v);
 	return r;
 }
 
+/* As the SDKs have it: E2B_API_URL, else the host that they make of E2B_DOMAIN. */
+static int url_of_env(struct cli *c, struct err *e)
+{
+	const char *url = getenv("E2B_API_URL"), *domain = getenv("E2B_DOMAIN");
+	autofree char *made = NULL;
+
+	if (url && *url)
+		return creds_set_url(c, url, e) < 0 ? err_wrap(e, "E2B_API_URL") : 0;
+	if (!domain || !*domain)
+		return 0;
+	made = x_asprintf("https://api.%s", domain);
+	return creds_set_url(c, made, e) < 0 ? err_wrap(e, "E2B_DOMAIN") : 0;
+}
+
 int creds_load(struct cli *c, struct err *e)
 {
-	const char *url = getenv("E2B_API_URL"), *key = getenv("E2B_API_KEY");
+	const char *key = getenv("E2B_API_KEY");
 	char path[512];
 	int r;
 
 	if (c->api_url[0] && c->api_key[0])
 		return 0;
-	if (url && *url) {
-		r = creds_set_url(c, url, e);
-		if (r < 0)
-			return err_wrap(e, "E2B_API_URL");
-	}
+	if (!c->api_url[0] && (r = url_of_env(c, e)) < 0)
+		return r;
 	if (key && *key && str_copy(c->api_key, sizeof(c->api_key), key) < 0)
 		return err_set(e, -EINVAL, "E2B_API_KEY is too long");
 	if (c->api_url[0] && c->api_key[0])

@@ -205,6 +205,35 @@ static void credentials_are_written_and_read(void **state)
 	c = (struct cli){ .command = "test" };
 	assert_int_equal(creds_load(&c, &e), 0);
 	assert_string_equal(c.api_key, "e2b_11");
+	unsetenv("E2B_API_KEY");
+
+	/* The file's key is for the file's address. */
+	setenv("E2B_API_URL", "http://127.0.0.1:9/", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_load(&c, &e), 0);
+	assert_string_equal(c.api_key, "e2b_00");
+	setenv("E2B_API_URL", "https://127.0.0.1:9", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_load(&c, &e), -ENOENT);
+	assert_string_equal(c.api_key, "");
+	assert_non_null(strstr(e.text, "E2B_API_KEY"));
+	unsetenv("E2B_API_URL");
+	setenv("E2B_DOMAIN", "box.example:8443", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_load(&c, &e), -ENOENT);
+	assert_string_equal(c.api_url, "https://api.box.example:8443");
+	setenv("E2B_API_KEY", "e2b_22", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_load(&c, &e), 0);
+	assert_string_equal(c.host, "api.box.example:8443");
+	unsetenv("E2B_DOMAIN");
+	/* What `up` has set stays. */
+	setenv("E2B_API_URL", "http://127.0.0.1:7", 1);
+	c = (struct cli){ .command = "test" };
+	assert_int_equal(creds_set_url(&c, "http://127.0.0.1:8", &e), 0);
+	assert_int_equal(creds_load(&c, &e), 0);
+	assert_string_equal(c.api_url, "http://127.0.0.1:8");
+	unsetenv("E2B_API_URL");
 	unlink(path);
 	*strrchr(path, '/') = '\0';
 	rmdir(path);
