@@ -183,6 +183,12 @@ class Errors(unittest.TestCase):
         self.assertIn("fits 10 sandboxes", r.stderr)
         self.answers(200, [{"id": f"i{k:020d}", "state": "running", "metadata": {"name": "web"}} for k in range(2)])
         self.assertIn('"web" is the name of 2 sandboxes', run("stop", "web", env=self.env).stderr)
+        # What can be given as a name can be used as one.
+        for name, code in (("", 2), ("n" * 129, 2), ("n" * 128, 0)):
+            self.answers(201, {"id": "i" + "0" * 20})
+            self.assertEqual(run("create", "--name", name, env=self.env).returncode, code, name)
+        self.answers(200, [])
+        self.assertIn(f'there is no sandbox "{name}"', run("cp", f"{name}:x", ".", env=self.env).stderr)
 
     def test_net_log_as_lines(self):
         """net log -f --json: a record a line, until the sandbox is gone."""

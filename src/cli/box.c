@@ -18,7 +18,6 @@
 #define ENVELOPE_END 0x02
 #define ANSWER_ERROR_MAX 8192
 #define ANSWER_ERROR_MS 5000
-#define BOX_NAME_MAX 128
 
 /* What of the list fits: the whole name (metadata "name") before the beginning of an ID. */
 static size_t pick(json_t *list, const char *name, bool by_name, char id[64])
@@ -48,8 +47,8 @@ int box_id(struct cli *c, const char *name, char id[64], struct err *e)
 
 	if (r < 0)
 		return r;
-	if (!*name || strlen(name) > BOX_NAME_MAX)
-		return err_set(e, -EINVAL, "\"%.*s\" is not the ID of a sandbox", BOX_NAME_MAX,
+	if (!*name || strlen(name) > CLI_NAME_MAX)
+		return err_set(e, -EINVAL, "\"%.*s\" is not the ID of a sandbox", CLI_NAME_MAX,
 			       name);
 	if (id_sandbox_ok(name))
 		return str_copy(id, 64, name);

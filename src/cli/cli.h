@@ -140,6 +140,7 @@ void cli_print_sandbox(struct cli *c, json_t *v);                  /* its ID, wi
  */
 int cli_failed_one(struct cli *c, const char *name, json_t *results, const struct err *e);
 
+#define CLI_NAME_MAX 128                /* bytes of a name that a sandbox is called by */
 /*
  * The sandbox that a person means: its whole ID (not looked up), else the metadata "name", else the
  * beginning of an ID; -ENOENT, -EINVAL when it fits several.

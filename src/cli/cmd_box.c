@@ -132,6 +132,8 @@ int cmd_create(struct cli *c, int argc, char **argv)
 	if (timeout && (cli_seconds(timeout, &seconds) < 0 || !seconds))
 		return cli_usage_error(c, "--timeout needs seconds, or 30m, 12h, 7d, not \"%s\"",
 				       timeout);
+	if (name && (!*name || strlen(name) > CLI_NAME_MAX))
+		return cli_usage_error(c, "--name needs 1 to %d bytes", CLI_NAME_MAX);
 	envs = json_object();
 	metas = json_object();
 	body = json_pack("{s:s,s:I,s:o,s:o}", "template", n ? argv[1] : template ?: "base",

@@ -63,12 +63,12 @@ char *cp_octal(const char *path)
 }
 
 /* "SANDBOX:PATH" -> the two parts; false for a local path. */
-static bool split_remote(const char *s, char name[64], const char **ret_path)
+static bool split_remote(const char *s, char name[CLI_NAME_MAX + 1], const char **ret_path)
 {
 	const char *colon = strchr(s, ':');
 
 	if (!colon || colon == s || s[0] == '.' || memchr(s, '/', (size_t)(colon - s)) ||
-	    colon - s > 63)
+	    colon - s > CLI_NAME_MAX)
 		return false;
 	memcpy(name, s, (size_t)(colon - s));
 	name[colon - s] = '\0';
@@ -520,7 +520,7 @@ int cmd_cp(struct cli *c, int argc, char **argv)
 		{ 0 },
 	};
 	int n = cli_parse(c, argc, argv, opts, -1), r;
-	char name_a[64], name_b[64];
+	char name_a[CLI_NAME_MAX + 1], name_b[CLI_NAME_MAX + 1];
 	struct err e = { 0 };
 
 	PARSED(n);
