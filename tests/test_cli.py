@@ -8,6 +8,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import socketserver
 import subprocess
 import threading
@@ -143,6 +144,21 @@ class Errors(unittest.TestCase):
             self.assertTrue({"code", "message"} <= set(error), error)
         self.answers(404, {"code": 404, "message": "x", "error_code": "y"}, {"X-Request-Id": "r-4"})
         self.assertEqual(json.loads(run("logs", box, "--json", env=self.env).stdout)["error"]["request_id"], "r-4")
+
+    def test_what_is_no_api(self):
+        """Who answers in no way, or not with HTTP, is named."""
+        for said in (b"", b"SSH-2.0-OpenSSH_9.2\r\n"):
+            with socket.create_server(("127.0.0.1", 0)) as s:
+                def serve():
+                    c, _ = s.accept()
+                    c.recv(65536)
+                    c.sendall(said)
+                    c.close()
+                threading.Thread(target=serve, daemon=True).start()
+                url = f"http://127.0.0.1:{s.getsockname()[1]}"
+                r = run("ls", env={**self.env, "E2B_API_URL": url})
+                self.assertEqual(r.returncode, 1)
+                self.assertIn(f"space ls: {url}: ", r.stderr)
 
     def test_hostile_answers(self):
         box = "i" + "0" * 20

@@ -89,7 +89,7 @@ static int call(struct cli *c, const char *method, const char *target, json_t *b
 
 	*ret = NULL;
 	if (r < 0)
-		return r;
+		return e->code[0] ? r : err_wrap(e, "%s", c->api_url);
 	if (a.head.status >= 300) {
 		r = api_error(c, a.head.status, http_get(&a.head, "X-Request-Id"), a.body,
 			      a.body_len, e);
