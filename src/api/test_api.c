@@ -649,6 +649,62 @@ static void test_refusals(void **state)
 	assert_int_equal(g->forwards, 1);
 }
 
+static void on_refreshed(void *arg, const struct api_route *r, const struct err *e)
+{
+	*(bool *)arg = true;
+}
+
+static struct api_route *refused_as(struct rig *g, const struct identity *refused)
+{
+	int64_t end = clock_mono_ms() + WAIT_MS;
+	bool done = false;
+
+	route_refresh(g->api, refused, on_refreshed, &done);
+	while (!done && clock_mono_ms() < end)
+		rig_turn(g);
+	assert_true(done);
+	return map_get(g->api->routes, refused->sandbox);
+}
+
+/* What was refused is replaced, under its own expiry; a newer entry stays, whoever was refused late (V-3, V-4). */
+static void test_late_refusals(void **state)
+{
+	struct rig *g = *state;
+	struct box b = rig_create(g, "{\"templateID\":\"base\"}");
+	struct identity first, newer;
+	struct api_route *entry;
+	struct store_op op;
+	struct err e = { 0 };
+	int64_t until;
+
+	assert_int_equal(rig_ask(g, DATA("GET /envs") "\r\n", b.id, b.token), 200);
+	entry = map_get(g->api->routes, b.id);
+	assert_non_null(entry);
+	first = entry->id;
+	until = entry->until_ms -= API_ROUTE_TTL_MS / 2;
+	assert_int_equal(store_submit(g->store, b.id, "", LIFE_EV_START, "test", "r", &op, &e), 0);
+	assert_int_equal(store_finish(g->store, &op, LIFE_RUNNING, NULL, &e), 0);
+	entry = refused_as(g, &first);
+	assert_int_equal(entry->id.generation, 2);
+	assert_int_equal(entry->until_ms, until);
+
+	/* As if another request had found a third one meanwhile. */
+	entry->id.generation = 3;
+	newer = entry->id;
+	assert_ptr_equal(refused_as(g, &first), entry);
+	assert_int_equal(entry->id.generation, 3);
+	entry = refused_as(g, &newer);
+	assert_int_equal(entry->id.generation, 2);
+	assert_int_equal(entry->until_ms, until);
+
+	/* Gone: the entry goes with its own refusal, not with another's. */
+	assert_int_equal(store_submit(g->store, b.id, "", LIFE_EV_DELETE, "test", "r", &op, &e), 0);
+	assert_int_equal(store_finish(g->store, &op, LIFE_NONE, NULL, &e), 0);
+	newer = entry->id;
+	assert_ptr_equal(refused_as(g, &first), entry);
+	assert_null(refused_as(g, &newer));
+}
+
 static void test_node_away(void **state)
 {
 	struct rig *g = *state;
@@ -765,6 +821,7 @@ int main(void)
 		T(test_data_refused),
 		T(test_data_gone),
 		T(test_refusals),
+		T(test_late_refusals),
 		T(test_node_away),
 		T(test_cut),
 		T(test_end_under_load),
