@@ -503,6 +503,38 @@ static void test_install(void **state)
 	assert_int_equal(install(&id, 4, &rig.root, &e), -EACCES);
 }
 
+/* A new attempt of the same execution cuts nothing; what opens from then on names it (T-2, T-3). */
+static void test_next_attempt(void **state)
+{
+	struct capability c;
+	struct gtw_preamble p;
+	struct err e;
+	int a, b, late, listener;
+
+	rig_fresh(&rig, &(struct rig_conf){ .program = netgtw_path });
+	listener = rig_listen(&rig, RIG_GUEST, GTW_GUEST_V4, 8085);
+	rig_capability(&rig, 8085, ID_PROTOCOL_TCP, &c, &p);
+	a = rig_port_open(&rig, &c, &rig.signer, &p);
+	assert_int_equal(rig_verdict(a), GTW_OK);
+	b = rig_accept(listener);
+	swap(a, b);
+	rig.id.attempt++;
+	assert_int_equal(install(&rig.id, 3, &rig.root, &e), 0);
+	swap(a, b);
+	p.lease += 1000;
+	late = rig_port_open(&rig, &c, &rig.signer, &p);
+	assert_int_equal(rig_verdict(late), GTW_REFRESH);
+	close(late);
+	rig_capability(&rig, 8085, ID_PROTOCOL_TCP, &c, &p);
+	late = rig_port_open(&rig, &c, &rig.signer, &p);
+	assert_int_equal(rig_verdict(late), GTW_OK);
+	close(late);
+	swap(a, b);
+	close(a);
+	close(b);
+	close(listener);
+}
+
 /* Nothing is served before it knows what it is. */
 static void test_before_install(void **state)
 {
@@ -544,6 +576,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_revoke_dialling), cmocka_unit_test(test_leases),
 		cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_no_room_to_dial),	  cmocka_unit_test(test_install),
+		cmocka_unit_test(test_next_attempt),
 		cmocka_unit_test(test_before_install),
 	};
 
