@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +34,30 @@ static const char *string_of(json_t *v, const char *name)
 	return json_string_value(json_object_get(v, name));
 }
 
+/* The routes that advice of the API names, as a person at a terminal knows them. */
+static char *with_commands(const char *text)
+{
+	static const struct { const char *route, *command; } rows[] = {
+		{ "POST /v1/sandboxes/{id}/resume", "`space resume`" },
+		{ "POST /v1/sandboxes/{id}/start", "`space start`" },
+		{ "GET /v1/sandboxes/{id}/logs", "`space logs`" },
+		{ "GET /v1/sandboxes/{id}", "`space inspect`" },
+		{ "GET /v1/sandboxes", "`space ls`" },
+	};
+	char *s = x_strndup(text, ERR_TEXT_MAX), *at;       /* an err holds no more */
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		while ((at = strstr(s, rows[i].route))) {
+			char *longer = x_asprintf("%.*s%s%s", (int)(at - s), s, rows[i].command,
+						  at + strlen(rows[i].route));
+
+			free(s);
+			s = longer;
+		}
+	}
+	return s;
+}
+
 /*
  * Three forms of errors: E2B's {"code": 404, "message", "error_code"}, problems (RFC 9457) with
  * "title", "detail", "code" and "request_id", and the guest's {"code": "not_found", "message"}.
@@ -54,12 +79,12 @@ int api_error(struct cli *c, int status, const char *req_id, const char *body, s
 		/* A problem's detail says itself what to do. */
 		hint = string_of(v, "detail") ? NULL : statuses[i].hint;
 	}
-	if (!text)
-		text = string_of(v, "title") ?: http_reason(status);
+	autofree char *said = with_commands(text ?: string_of(v, "title") ?: http_reason(status));
+
 	(void)str_copy(c->request_id, sizeof(c->request_id),
 		       string_of(v, "request_id") ?: req_id ?: "");
 	err_set_code(e, num, status == 401 && !*code ? "unauthorized" : code, "%s%s%s%s",
-		     status == 401 ? "the API refused the key: " : "", text, hint ? "; " : "",
+		     status == 401 ? "the API refused the key: " : "", said, hint ? "; " : "",
 		     hint ? hint : "");
 	json_decref(v);
 	return num;

@@ -27,6 +27,10 @@ static void errors_in_all_forms(void **state)
 		  "gone", "h" },
 		{ 409, "h", "{\"title\":\"T\",\"detail\":\"Do this.\",\"code\":\"busy\",\"request_id\":\"b\"}",
 		  -EBUSY, "busy", "Do this.", "b" },
+		{ 409, NULL,
+		  "{\"detail\":\"Resume (POST /v1/sandboxes/{id}/resume) or look: GET "
+		  "/v1/sandboxes/{id}, GET /v1/sandboxes.\"}",
+		  -EBUSY, NULL, "Resume (`space resume`) or look: `space inspect`, `space ls`.", "" },
 		{ 400, NULL, "{\"title\":\"T\"}", -EREMOTEIO, NULL, "T", "" },
 		{ 501, NULL, "", -ENOSYS, NULL, "Not Implemented", "" },
 		{ 500, NULL, "<html>", -EREMOTEIO, NULL, "Internal Server Error", "" },
