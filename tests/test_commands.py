@@ -156,6 +156,27 @@ class Commands(unittest.TestCase):
         self.assertEqual(old.collect()[2]["exitCode"], 3)
         return got == pid
 
+    def test_what_root_does_to_a_cgroup_is_not_the_next_commands(self):
+        """Cgroups are used again, but not with the limits and the folders that root made there, and not when root has removed them."""
+        own = "c=/sys/fs/cgroup$(sed -n s/0:://p /proc/self/cgroup); "
+        for change in ("echo 50000 100000 > $c/cpu.max", "echo 1 > $c/cpu.weight", "mkdir -p $c/a/b"):
+            out, code = self.run_sh(f"{own} echo $c; {change}", user="root")
+            self.assertEqual(code, 0, out)
+            node.wait_for("it is gone", lambda: self.run_sh(f"test -e {out.strip()}")[1] == 1)
+            self.assertEqual(self.run_sh(f"{own} cat $c/cpu.max $c/cpu.weight; ls -d $c/*/")[0].split()[:3], ["max", "100000", "100"])
+        # A killed one goes with what is below it, too.
+        s = connect.start(self.node, self.box, "/bin/bash", "-c", f"{own} mkdir -p $c/a/b; echo $c; sleep 1000", stdin=False, user="root")
+        s.next()
+        path = base64.b64decode(s.next()["data"]["stdout"]).decode().strip()
+        connect.call(self.node, self.box, "SendSignal", {"process": {"pid": s.pid}, "signal": "SIGNAL_SIGKILL"})
+        s.collect()
+        node.wait_for("it is gone", lambda: self.run_sh(f"test -e {path}")[1] == 1)
+        out, code = self.run_sh("cd /sys/fs/cgroup && echo $$ > cgroup.procs && rmdir w/*/ w", user="root")
+        self.assertEqual(code, 0, out)
+        out = self.run_sh("cat /proc/self/cgroup; cat /sys/fs/cgroup/w/pids.max")[0].split()
+        self.assertRegex(out[0], "^0::/w/[0-9]+$")
+        self.assertGreater(int(out[1]), 1000)
+
     def test_connect_attaches_again_and_several_read_at_once(self):
         s = connect.start(self.node, self.box, "/bin/bash", "-c", "while read l; do echo \"got $l\"; done", stdin=True)
         pid = s.next()["start"]["pid"]

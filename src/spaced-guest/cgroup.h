@@ -19,9 +19,9 @@ void cgroups_close(struct cgroups *c);
 bool cgroups_there(const struct cgroups *c);
 
 /*
- * An empty one: its number, 0 = none. *ret_dirfd is the caller's. Up to CGROUP_POOL_MAX are kept
- * for the next command, because making and removing one costs as much as a fork under emulation
- * (seen).
+ * An empty one: its number, 0 = none. *ret_dirfd is the caller's, -1 = none. Up to CGROUP_POOL_MAX
+ * are kept for the next command, because making and removing one costs as much as a fork under
+ * emulation (seen); not those that root in the guest has changed.
  */
 uint64_t cgroup_make(struct cgroups *c, int *ret_dirfd);
 int cgroup_kill(struct cgroups *c, uint64_t n);                  /* all processes in it: cgroup.kill (kernel 5.14) */

@@ -196,6 +196,10 @@ static int proc_spawn(struct proc *p, struct start_req *q, const struct user *u,
 		return err_errno(e, -EAGAIN, "cannot open pipes for the process");
 	}
 	p->cgroup = cgroup_make(p->a->cgroups, &cgroup);
+	if (cgroup < 0 && cgroups_there(p->a->cgroups)) {
+		ends_close(&f);
+		return err_set(e, -EAGAIN, "cannot make a cgroup for the process");
+	}
 	process_envs(p->a, u, &q->envs, &envs);
 	p->pid = spawn_start(&(struct spawn){.argv = q->argv,
 					     .envp = envs.v,
