@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
@@ -17,6 +18,8 @@
 #include "base/fd.h"
 
 #define OOM_SCORE_ADJ "100"                      /* commands go before the agent */
+#define LOOK_MS 10
+#define LOOKS_MAX 2000                           /* 20 s: it is frozen, or its disk does not answer */
 
 enum stage { STAGE_SETUP, STAGE_USER, STAGE_CWD, STAGE_EXEC };
 static const char *const stage_names[] = {
@@ -28,12 +31,15 @@ _Static_assert(ARRAY_LEN(stage_names) == STAGE_EXEC + 1, "every stage has a name
 struct failure { enum stage stage; int num; };
 
 /*
- * What the child needs, in memory that it shares with the waiting parent until it execs (vfork(2)):
- * a fork copies page tables and faults in both, which is a third of a command's cost under
- * emulation (seen). The child runs on a stack of its own and changes nothing else but `environ`,
- * which the parent puts back.
+ * What the child needs, in memory that it shares with the waiting parent until it execs, as with
+ * vfork(2): a fork copies page tables and faults in both, which is a third of a command's cost
+ * under emulation (seen). The child runs on a stack of its own and changes nothing else but
+ * `environ`, which the parent puts back, and errno, which the parent does not look at meanwhile.
+ *
+ * The parent does not wait in the kernel (CLONE_VFORK): as soon as the child is its user's, any
+ * process of that user may stop it, and the agent would wait for ever.
  */
-struct birth { const struct spawn *s; int status; };
+struct birth { const struct spawn *s; int status; bool shared; };
 
 static void child_main(void *arg);
 
@@ -43,11 +49,12 @@ static void child_main(void *arg);
 
 static char child_stack[CHILD_STACK_BYTES] __attribute__((aligned(64)));
 
-static pid_t clone_vfork(struct clone_args *args, struct birth *b)
+static pid_t clone_child(struct clone_args *args, struct birth *b)
 {
 	long ret;
 
-	args->flags |= CLONE_VM | CLONE_VFORK;
+	b->shared = true;
+	args->flags |= CLONE_VM;
 	args->stack = (uint64_t)(uintptr_t)child_stack;
 	args->stack_size = sizeof(child_stack);
 	__asm__ volatile("syscall\n\t"
@@ -66,7 +73,7 @@ static pid_t clone_vfork(struct clone_args *args, struct birth *b)
 }
 #else
 /* AddressSanitizer would keep what it knows of a stack that nobody returns from. */
-static pid_t clone_vfork(struct clone_args *args, struct birth *b)
+static pid_t clone_child(struct clone_args *args, struct birth *b)
 {
 	pid_t pid = (pid_t)syscall(SYS_clone3, args, sizeof(*args));
 
@@ -102,18 +109,30 @@ static pid_t fork_plain(struct birth *b)
 static pid_t give_birth(struct birth *b)
 {
 	struct clone_args args = { .exit_signal = SIGCHLD };
-	char **env = environ;
 	pid_t pid;
 
 	if (b->s->cgroup >= 0) {
 		args.flags = CLONE_INTO_CGROUP;
 		args.cgroup = (uint64_t)b->s->cgroup;
 	}
-	pid = clone_vfork(&args, b);
-	environ = env;
-	if (pid == -ENOSYS || pid == -EINVAL || pid == -EOPNOTSUPP)
+	pid = clone_child(&args, b);
+	if (pid == -ENOSYS || pid == -EINVAL || pid == -EOPNOTSUPP) {
+		b->shared = false;
 		pid = fork_plain(b);
+	}
 	return pid;
+}
+
+/*
+ * Until the child has exec'ed or exited: both give up the memory before the descriptors (fs/exec.c
+ * begin_new_exec, kernel/exit.c do_exit), so the end of the pipe is the end of the sharing.
+ */
+static void await_memory(int status, pid_t pid)
+{
+	struct pollfd p = { .fd = status };
+
+	for (unsigned looks = 0; poll(&p, 1, LOOK_MS) <= 0; looks++)
+		kill(pid, looks < LOOKS_MAX ? SIGCONT : SIGKILL);
 }
 
 static int set_fds(const struct spawn *s)
@@ -200,6 +219,7 @@ static void child_main(void *arg)
 pid_t spawn_start(const struct spawn *s, int *ret_status)
 {
 	struct birth b = { .s = s };
+	char **env = environ;
 	int status[2];
 	pid_t pid;
 
@@ -211,6 +231,10 @@ pid_t spawn_start(const struct spawn *s, int *ret_status)
 	if (pid < 0) {
 		close(status[0]);
 		return pid;
+	}
+	if (b.shared) {
+		await_memory(status[0], pid);
+		environ = env;
 	}
 	fd_set_nonblock(status[0], true);
 	*ret_status = status[0];
