@@ -24,6 +24,7 @@ static inline const char *buf_data(const struct buf *b)
 }
 static inline size_t buf_len(const struct buf *b) { return b->len_; }
 static inline size_t buf_room(const struct buf *b) { return b->max - b->len_; }
+static inline size_t buf_held(const struct buf *b) { return b->cap_; }     /* memory, until buf_done */
 int buf_put(struct buf *b, const void *p, size_t n);
 int buf_puts(struct buf *b, const char *s);
 int buf_putf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -33,6 +33,7 @@ struct agent {
 	struct procs *procs;
 	struct watches *watches;
 	struct list reqs;                        /* struct req, see serve.c */
+	struct list walks;                       /* struct walk, see fsrpc.c */
 	bool in_vm;                              /* PID 1 of a guest: identity, network and clock are ours to set */
 	bool quit;
 	struct mux_epoch epoch;                  /* of the connection */

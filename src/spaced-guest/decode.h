@@ -14,6 +14,7 @@
 #include "base/err.h"
 
 #define DECODE_BODY_MAX (8 << 20)                /* any JSON body */
+#define DECODE_VALUES_MAX 65536                  /* values and names in it */
 #define DECODE_ARGS_MAX 8192
 #define DECODE_ENVS_MAX 2048
 #define DECODE_TAG_MAX 256

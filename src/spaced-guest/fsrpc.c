@@ -167,28 +167,31 @@ void fsrpc_move(struct req *r, const char *body, size_t n)
 struct level {
 	char *path;
 	DIR *dir;                                /* while its names are being read */
-	char **names;
+	struct buf names;                        /* each with its NUL */
+	uint32_t *starts;                        /* of the names, sorted */
 	size_t n, room, at;
 };
 
 struct walk {
+	struct list node;                        /* in agent.walks, the oldest first */
 	struct ev_job job;
 	struct req *r;
 	struct user u;
 	struct users_names *ids;
 	struct buf b;
 	struct level levels[DEPTH_MAX];
+	size_t bytes;                            /* of the names of all levels */
 	unsigned n, depth;
 	bool first;
 };
 
-static void level_done(struct level *l)
+static void level_done(struct walk *w, struct level *l)
 {
+	w->bytes -= buf_len(&l->names) + l->n * sizeof(*l->starts);
 	if (l->dir)
 		closedir(l->dir);
-	for (size_t i = 0; i < l->n; i++)
-		free(l->names[i]);
-	free(l->names);
+	buf_done(&l->names);
+	free(l->starts);
 	free(l->path);
 	*l = (struct level){ 0 };
 }
@@ -198,8 +201,9 @@ static void walk_free(struct req *r)
 	struct walk *w = r->ctx;
 
 	ev_job_del(&w->job);
+	list_del(&w->node);
 	while (w->n)
-		level_done(&w->levels[--w->n]);
+		level_done(w, &w->levels[--w->n]);
 	users_names_free(w->ids);
 	buf_done(&w->b);
 	free(w);
@@ -209,9 +213,10 @@ static void walk_free(struct req *r)
 
 static const struct req_ops walk_ops = { .gone = walk_free };
 
-static int by_name(const void *a, const void *b)
+static int by_name(const void *a, const void *b, void *names)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
+	return strcmp((const char *)names + *(const uint32_t *)a,
+		      (const char *)names + *(const uint32_t *)b);
 }
 
 static int level_open(struct walk *w, const char *path)
@@ -222,33 +227,49 @@ static int level_open(struct walk *w, const char *path)
 	if (!d)
 		return -errno;
 	*l = (struct level){ .path = x_strdup(path), .dir = d };
+	buf_init(&l->names, FSRPC_LIST_MAX);
 	w->n++;
 	return 0;
 }
 
-static int level_read(struct level *l)
+/*
+ * An entry of the answer is longer than its name with what is kept beside it: what has no room here
+ * has none there.
+ */
+static int level_add(struct walk *w, struct level *l, const char *name)
 {
-	for (int i = 0; i < NAMES_IN_A_STEP; i++) {
+	size_t len = strlen(name) + 1, bytes = len + sizeof(*l->starts);
+
+	if (l->n == FSRPC_DIR_MAX || buf_len(&w->b) + w->bytes + bytes > FSRPC_LIST_MAX)
+		return -ENOBUFS;
+	if (l->n == l->room) {
+		l->room = l->room ? 2 * l->room : 64;
+		l->starts = x_realloc(l->starts, l->room * sizeof(*l->starts));
+	}
+	l->starts[l->n++] = (uint32_t)buf_len(&l->names);
+	w->bytes += bytes;
+	return buf_put(&l->names, name, len);
+}
+
+static int level_read(struct walk *w, struct level *l)
+{
+	int r = 0;
+
+	for (int i = 0; r == 0 && i < NAMES_IN_A_STEP; i++) {
 		struct dirent *de = readdir(l->dir);
 
 		if (!de) {
 			closedir(l->dir);
 			l->dir = NULL;
 			if (l->n)
-				qsort(l->names, l->n, sizeof(*l->names), by_name);
+				qsort_r(l->starts, l->n, sizeof(*l->starts), by_name,
+					(char *)buf_data(&l->names));
 			return 0;
 		}
-		if (str_eq(de->d_name, ".") || str_eq(de->d_name, ".."))
-			continue;
-		if (l->n == FSRPC_DIR_MAX)
-			return -ENOBUFS;
-		if (l->n == l->room) {
-			l->room = l->room ? 2 * l->room : 64;
-			l->names = x_realloc(l->names, l->room * sizeof(*l->names));
-		}
-		l->names[l->n++] = x_strdup(de->d_name);
+		if (!str_eq(de->d_name, ".") && !str_eq(de->d_name, ".."))
+			r = level_add(w, l, de->d_name);
 	}
-	return 0;
+	return r;
 }
 
 /* Some entries of the deepest level; goes down into folders. */
@@ -262,11 +283,12 @@ static int level_entries(struct walk *w)
 		int r;
 
 		if (l->at == l->n) {
-			level_done(l);
+			level_done(w, l);
 			w->n--;
 			return 0;
 		}
-		path = x_asprintf("%s/%s", l->path[1] ? l->path : "", l->names[l->at++]);
+		path = x_asprintf("%s/%s", l->path[1] ? l->path : "",
+				  buf_data(&l->names) + l->starts[l->at++]);
 		r = w->first ? 0 : buf_puts(&w->b, ",");
 		if (r == 0)
 			r = entry_put(&w->b, w->ids, path, &dir);
@@ -285,14 +307,34 @@ static int level_entries(struct walk *w)
 	return 0;
 }
 
+/* Many listings at once take their turn rather than all of the memory. */
+static bool walk_may_go_on(const struct walk *w)
+{
+	const struct list *walks = &w->r->a->walks;
+	size_t n = 0;
+
+	LIST_FOR(walks, other, struct walk, node)
+		n += other->bytes + buf_held(&other->b);
+	return walks->next == &w->node || n <= FSRPC_WALKS_MAX;
+}
+
 static void walk_step(struct ev_job *j)
 {
 	struct walk *w = CONTAINER_OF(j, struct walk, job);
 	struct req *r = w->r;
-	int ret = users_enter(&w->u);
+	int ret;
 
+	if (!walk_may_go_on(w))
+		return;
+	if (w->bytes + buf_len(&w->b) > REQ_SMALL && req_crowded(r)) {
+		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, REQ_CROWDED_TEXT);
+		walk_free(r);
+		return;
+	}
+	ret = users_enter(&w->u);
 	if (ret == 0)
-		ret = w->levels[w->n - 1].dir ? level_read(&w->levels[w->n - 1]) : level_entries(w);
+		ret = w->levels[w->n - 1].dir ? level_read(w, &w->levels[w->n - 1])
+					      : level_entries(w);
 	users_leave();
 	if (ret < 0) {
 		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED,
@@ -316,6 +358,8 @@ void fsrpc_list_dir(struct req *r, const char *body, size_t n)
 		return;
 	w = x_alloc(sizeof(*w));
 	list_init(&w->job.node);
+	list_init(&w->node);
+	list_add_tail(&r->a->walks, &w->node);
 	w->r = r;
 	w->u = u;
 	w->first = true;

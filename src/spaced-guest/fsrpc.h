@@ -9,6 +9,7 @@
 #include "spaced-guest/connect.h"
 
 #define FSRPC_LIST_MAX (15 << 20)
+#define FSRPC_WALKS_MAX (32 << 20)       /* bytes that listings hold; beyond, only the oldest goes on */
 #define FSRPC_DIR_MAX 200000
 
 void fsrpc_stat(struct req *r, const char *body, size_t n);

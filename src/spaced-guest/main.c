@@ -215,6 +215,7 @@ static int run(const struct options *o, struct err *e)
 	if (o->root && !str_eq(o->root, "/") && (chroot(o->root) < 0 || chdir("/") < 0))
 		return err_errno(e, -errno, "cannot enter %s", o->root);
 	list_init(&a.reqs);
+	list_init(&a.walks);
 	str_copy(a.default_user, sizeof(a.default_user), "user");
 	a.ev = ev_new();
 	if (!a.ev)
@@ -234,6 +235,7 @@ int main(int argc, char **argv)
 	struct err e = { 0 };
 	int r;
 
+	x_give_back();                           /* what a large listing took is the guest's again */
 	log_open("spaced-guest", "");
 	if (parse_options(argc, argv, &o) < 0 || argc < 2 - o.init)
 		return usage();

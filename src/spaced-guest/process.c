@@ -170,6 +170,15 @@ unsigned procs_running(struct procs *ps)
 	return n;
 }
 
+size_t procs_input_bytes(const struct procs *ps)
+{
+	size_t n = 0;
+
+	LIST_FOR(&ps->list, p, struct proc, node)
+		n += p->input_bytes;
+	return n;
+}
+
 /* ---- readers ---- */
 
 void reader_event(struct reader *rd, const char *json)

@@ -33,6 +33,8 @@ void procs_kill_all(struct procs *ps);
  */
 unsigned procs_running(struct procs *ps);
 
+size_t procs_input_bytes(const struct procs *ps);        /* that wait for commands to read them */
+
 /* What all commands have in common: E2B_* and what create and template say. */
 void process_global_envs(const struct agent *a, struct envs *ret);
 /* The environment of a command; `own` may be NULL. Later ones win: base, global, own. */

@@ -120,6 +120,8 @@ static struct input *input_accept(struct req *r, struct proc *p, struct input_re
 			     "the stdin of the process is not open");
 	else if (p->input_bytes + q->n > PROCESS_INPUT_MAX)
 		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, "the process does not read its stdin");
+	else if (q->n > REQ_SMALL && req_crowded(r))
+		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, REQ_CROWDED_TEXT);
 	if (r->finished)
 		return NULL;
 	activity_note(r->a, ACTIVITY_INPUT);
@@ -259,6 +261,7 @@ static void instream_run(struct instream *s)
 		envelopes_take(&s->in, n);
 	}
 	s->running = false;
+	s->r->extra = buf_held(&s->in.in);
 	if (!s->r->finished && !s->waiting && s->ended)
 		at_end(s);
 	req_hold(s->r, s->waiting && !s->r->finished);
@@ -281,8 +284,13 @@ static int instream_body(struct req *r, const char *p, size_t n)
 {
 	struct instream *s = r->ctx;
 
-	if (envelopes_put(&s->in, p, n) < 0)
+	int ret = envelopes_put(&s->in, p, n);
+
+	r->extra = buf_held(&s->in.in);
+	if (ret < 0)
 		connect_fail(r, CONNECT_INTERNAL, "more came than there is credit for");
+	else if (r->extra > MUX_CREDIT_INITIAL && req_crowded(r))
+		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, REQ_CROWDED_TEXT);
 	else if (!s->waiting)
 		instream_run(s);
 	return r->finished ? -EPIPE : 0;

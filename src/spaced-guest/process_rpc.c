@@ -75,10 +75,10 @@ void process_connect(struct req *r, const char *body, size_t n)
 }
 
 /* With all its arguments and environment, as long as the answer has room for that. */
-static void list_one(struct buf *b, const struct proc *p, bool first)
+static void list_one(struct buf *b, const struct proc *p, bool first, size_t whole)
 {
 	buf_puts(b, first ? "{\"config\":" : ",{\"config\":");
-	if (buf_len(b) + strlen(p->config) < LIST_WHOLE_MAX) {
+	if (buf_len(b) + strlen(p->config) < whole) {
 		buf_puts(b, p->config);
 	} else {
 		buf_puts(b, "{\"cmd\":");
@@ -97,6 +97,7 @@ void process_list(struct req *r, const char *body, size_t n)
 {
 	struct err e = { 0 };
 	bool first = true;
+	size_t whole;
 	struct buf b;
 
 	if (!connect_unary(r))
@@ -105,12 +106,13 @@ void process_list(struct req *r, const char *body, size_t n)
 		connect_fail_err(r, &e);
 		return;
 	}
+	whole = req_crowded(r) ? REQ_SMALL : LIST_WHOLE_MAX;
 	buf_init(&b, REQ_ANSWER_MAX);
 	buf_puts(&b, "{\"processes\":[");
 	LIST_FOR(&r->a->procs->list, p, struct proc, node) {
 		if (p->state == PROC_ENDED)
 			continue;
-		list_one(&b, p, first);
+		list_one(&b, p, first, whole);
 		first = false;
 	}
 	buf_puts(&b, "]}");

@@ -20,7 +20,7 @@
 #include "spaced-guest/watch_rpc.h"
 
 #define CHUNK_FRAMING 32                         /* bytes around a chunk, at most */
-#define SMALL_BODY (64 << 10)
+#define SMALL_BODY REQ_SMALL
 
 static void health(struct req *r, const char *body, size_t n)
 {
@@ -178,6 +178,15 @@ void req_hold(struct req *r, bool on)
 		mux_taken(r->mux, r->stream, r->owed);
 	if (!on)
 		r->owed = 0;
+}
+
+bool req_crowded(const struct req *r)
+{
+	size_t n = procs_input_bytes(r->a->procs);
+
+	LIST_FOR(&r->a->reqs, other, struct req, node)
+		n += buf_held(&other->in) + buf_held(&other->out) + other->extra;
+	return n > REQS_HELD_MAX;
 }
 
 void req_answer(struct req *r, int status, const char *content_type, const void *p, size_t n)
@@ -407,6 +416,9 @@ static void on_body(struct req *r, const char *p, size_t n)
 		if (len && r->ops && r->ops->body) {
 			if (r->ops->body(r, data, len) < 0)
 				return;
+		} else if (buf_len(&r->in) + len > REQ_SMALL && req_crowded(r)) {
+			connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, REQ_CROWDED_TEXT);
+			return;
 		} else if (len && buf_put(&r->in, data, len) < 0) {
 			req_error(r, 413, "the body is too large");
 			return;

@@ -7,6 +7,10 @@
  * back (req_hold: up to MUX_CREDIT_INITIAL bytes still come). Answers wait in `out` (whole answers
  * up to REQ_ANSWER_MAX; streams keep to req_room, at most REQ_STREAM_MAX) until the stream has
  * credit.
+ *
+ * Memory: the agent's is never reclaimed and nothing kills it for it (main.c: protect), so what it
+ * takes beyond measure is the end of the guest. What may become large asks req_crowded before it
+ * grows, and is refused (resource_exhausted, 429).
  */
 #ifndef GUEST_SERVE_H
 #define GUEST_SERVE_H
@@ -21,6 +25,8 @@
 
 #define REQ_ANSWER_MAX (32 << 20)
 #define REQ_STREAM_MAX (192 << 10)
+#define REQ_SMALL (64 << 10)             /* a body or an answer that is never refused for want of memory */
+#define REQS_HELD_MAX (64 << 20)         /* bytes that all requests may hold; see req_crowded */
 #define REQ_ID_MAX 64
 
 struct req;
@@ -62,6 +68,7 @@ struct req {
 	bool ended;                      /* END was sent */
 	bool held;                       /* req_hold */
 	size_t owed;                     /* bytes that came while held */
+	size_t extra;                    /* memory that its handler holds, beside `in` and `out` */
 	bool counts;                     /* as activity */
 	bool again;                      /* set by ops->room: it put nothing, but has more to do at once */
 	const struct req_ops *ops;
@@ -99,6 +106,9 @@ void req_put(struct req *r, const void *p, size_t n);    /* one chunk when chunk
 void req_finish(struct req *r);
 /* On: the sender gets no credit until it is off again. A finished answer ends it too. */
 void req_hold(struct req *r, bool on);
+/* Whether all requests, and the input that waits for commands, hold more than REQS_HELD_MAX. */
+bool req_crowded(const struct req *r);
+#define REQ_CROWDED_TEXT "the agent holds too much for other requests; try again later"
 /* The stream is cut (RST): a body that cannot be completed. r is freed. */
 void req_cut(struct req *r);
 

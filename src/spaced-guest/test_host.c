@@ -355,6 +355,7 @@ void call_finish(struct host *h, struct call *c)
 
 void call_wait(struct host *h, struct call *c)
 {
+	call_decode(c);                          /* what came while it held */
 	WAIT_FOR(h, c->end || c->rst);
 }
 

@@ -259,6 +259,10 @@ void watch_events(struct req *r, const char *body, size_t n)
 	if (!p)
 		return;
 	ev_timer_set(r->a->ev, &p->idle, WATCHER_IDLE_MS);
+	if (req_crowded(r)) {
+		connect_fail(r, CONNECT_RESOURCE_EXHAUSTED, REQ_CROWDED_TEXT);
+		return;
+	}
 	watch_catch_up(p->w);
 	if (watch_state(p->w) == WATCH_ENDED && !watch_peek(p->w, &event, &n)) {
 		connect_fail(r, watch_end_code(p->w), "%s", watch_end_text(p->w));
