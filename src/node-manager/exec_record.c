@@ -180,6 +180,7 @@ int exec_proc_note(enum exec_who who, pid_t pid, uid_t uid, struct exec_proc *re
 	struct exec_proc p = { .uid = uid };
 	struct proc_id id;
 	char path[64];
+	struct stat st;
 	int r = proc_id_of(pid, &id);
 
 	str_format(path, sizeof(path), "/proc/%d/exe", (int)pid);
@@ -187,6 +188,11 @@ int exec_proc_note(enum exec_who who, pid_t pid, uid_t uid, struct exec_proc *re
 		r = exec_file_of(path, &p.exe);
 	if (r < 0)
 		return err_errno(e, r, "%s cannot be looked at", exec_who_names[who]);
+	/* Last: whose number was anybody else's by then has not this uid, which is of this slot alone. */
+	str_format(path, sizeof(path), "/proc/%d", (int)pid);
+	if (stat(path, &st) < 0 || st.st_uid != uid)
+		return err_set_code(e, -ESRCH, "execution-gone", "%s ended as it was started",
+				    exec_who_names[who]);
 	p.pid = (uint64_t)id.pid;
 	p.start = id.start_ticks;
 	*ret = p;

@@ -117,7 +117,10 @@ void exec_set_state(struct exec *x, enum exec_state s);  /* logs */
 
 int exec_boot_id(char dst[EXEC_BOOT_ID_MAX], struct err *e);
 int exec_file_of(const char *path, struct exec_file *ret);              /* by stat(2) */
-/* Pid, start time, uid and executable of a process that has just begun. */
+/*
+ * Pid, start time, uid and executable of a process that has just begun. -ESRCH: its number is of
+ * another uid by now.
+ */
 int exec_proc_note(enum exec_who who, pid_t pid, uid_t uid, struct exec_proc *ret, struct err *e);
 bool exec_file_eq(const struct exec_file *a, const struct exec_file *b);
 

@@ -272,6 +272,18 @@ static void test_exec_file(void **state)
 	remove_dir(path, fd, names);
 }
 
+/* A number that was given to another process meanwhile: nothing of it gets into a record. */
+static void test_reused_pid(void **state)
+{
+	struct exec_proc p = { 0 };
+	struct err e = { 0 };
+
+	assert_int_equal(exec_proc_note(EXEC_VMM, getpid(), geteuid() + 1, &p, &e), -ESRCH);
+	assert_true(p.pid == 0);
+	assert_int_equal(exec_proc_note(EXEC_VMM, getpid(), geteuid(), &p, &e), 0);
+	assert_true(p.pid == (uint64_t)getpid() && p.uid == geteuid());
+}
+
 static void test_slots_order(void **state)
 {
 	struct slots s;
@@ -425,6 +437,7 @@ int main(void)
 		cmocka_unit_test(test_exec_names),  cmocka_unit_test(test_template_names),
 		cmocka_unit_test(test_cache_prune), cmocka_unit_test(test_record_without_gateway),
 		cmocka_unit_test(test_record),	    cmocka_unit_test(test_exec_file),
+		cmocka_unit_test(test_reused_pid),
 		cmocka_unit_test(test_slots_order), cmocka_unit_test(test_slots_scan),
 		cmocka_unit_test(test_copy),	    cmocka_unit_test(test_handlers),
 	};
