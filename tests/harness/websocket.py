@@ -71,12 +71,10 @@ class WebSocket:
             raise Closed(1006)
         self.data += part
 
-    def _take(self, n):
+    def _first(self, n):
         while len(self.data) < n:
             self._more()
-        out = bytes(memoryview(self.data)[:n])
-        del self.data[:n]
-        return out
+        return bytes(memoryview(self.data)[:n])
 
     # -- sending
 
@@ -105,16 +103,20 @@ class WebSocket:
     # -- receiving
 
     def next_frame(self):
-        """(opcode, payload) of the next frame; a ping is answered. Fragments do not come from our server."""
-        first, second = self._take(2)
+        """
+        (opcode, payload) of the next frame, taken when all of it is there: a time-out loses nothing. A ping is answered.
+        Fragments do not come from our server.
+        """
+        first, second = self._first(2)
         assert first & 0x70 == 0 and first & 0x80, f"flags of a frame: {first:#x}"
         assert second & 0x80 == 0, "a server must not mask"
-        n = second & 0x7f
+        n, at = second & 0x7f, 2
         if n == 126:
-            n, = struct.unpack(">H", self._take(2))
+            at, (n,) = 4, struct.unpack(">H", self._first(4)[2:])
         elif n == 127:
-            n, = struct.unpack(">Q", self._take(8))
-        payload = self._take(n)
+            at, (n,) = 10, struct.unpack(">Q", self._first(10)[2:])
+        payload = self._first(at + n)[at:]
+        del self.data[:at + n]
         opcode = first & 0xf
         if opcode == PING:
             self.sock.sendall(self.frame(PONG, payload))
@@ -157,14 +159,16 @@ class Terminal(WebSocket):
             self.said.append(json.loads(payload))
 
     def until(self, condition, what, seconds=60):
-        end = time.monotonic() + seconds
+        end, usual = time.monotonic() + seconds, self.sock.gettimeout()
         while not condition():
             left = end - time.monotonic()
             if left <= 0:
+                self.sock.settimeout(usual)
                 raise AssertionError(f"{what} did not come; got {self.text[-2000:]!r} {self.said}")
             try:
                 self.sock.settimeout(left)
                 self.step()
+                self.sock.settimeout(usual)
             except TimeoutError:
                 continue
             except Closed as e:
