@@ -414,6 +414,48 @@ static void test_stalled_plain(void **state)
 	rig_free(r);
 }
 
+#define LATE 400000                      /* more than what lies between the two sides holds */
+
+static void send_after_the_end(struct rig *r)
+{
+	static char block[LATE];
+
+	if (!client_connect(r))
+		return;
+	client_drain(r);
+	SSL_write(r->ssl, block, sizeof(block));
+	SSL_shutdown(r->ssl);
+	close(TAKE_FD(r->fd));
+}
+
+/* Our side has ended, the client goes on, ends and leaves: what it sent arrives, however late. */
+static void test_late_reader(void **state)
+{
+	struct rig *r = rig_new(NULL);
+	size_t got = 0;
+
+	r->mode = PLAIN_HOLD;
+	run(r, send_after_the_end);
+	TURN_UNTIL(r->l, r->plain);
+	conn_pause(r->plain, true);
+	conn_shutdown_write(r->plain);
+	finish(r);
+	for (int i = 0; i < 20; i++)
+		loop_turn(r->l, 1);
+	conn_pause(r->plain, false);
+	while (r->plain && !r->ended) {
+		loop_turn(r->l, CLIENT_MS);
+		if (r->plain) {
+			got += buf_len(conn_in(r->plain));
+			buf_clear(conn_in(r->plain));
+		}
+	}
+	assert_int_equal(r->errors, 0);
+	assert_int_equal(got, LATE);
+	TURN_UNTIL(r->l, tls_server_conns(r->s) == 0);
+	rig_free(r);
+}
+
 static void test_names(void **state)
 {
 	static const struct { const char *sni; enum tls_answer answer; int alert; const char *seen; } rows[] = {
@@ -882,6 +924,7 @@ int main(void)
 		cmocka_unit_test(test_hello_fields),  cmocka_unit_test(test_bad_files),
 		cmocka_unit_test(test_echo),	      cmocka_unit_test(test_big),
 		cmocka_unit_test(test_slow_reader),   cmocka_unit_test(test_stalled_plain),
+		cmocka_unit_test(test_late_reader),
 		cmocka_unit_test(test_names),	      cmocka_unit_test(test_alpn),
 		cmocka_unit_test(test_gone_while_asked), cmocka_unit_test(test_never_answered),
 		cmocka_unit_test(test_reload),	      cmocka_unit_test(test_deadline),

@@ -20,7 +20,8 @@
  *
  * tls_watch computes from this state what epoll shall report; it is called after everything that
  * may change the state. `own` stays registered with a mask of 0, because its EPOLLHUP says that the
- * other half was closed; after that it is taken out.
+ * other half was closed; after that it is taken out. EPOLLHUP of `net` alone says that both sides
+ * have ended in order: it is no cut, and what the client sent before may still wait there for room.
  */
 #include "loop/tls.h"
 
@@ -71,7 +72,7 @@ struct tls {
 	/* what OpenSSL waits for on net, for each of its two calls */
 	bool read_wants_write, write_wants_read, write_blocked, handshake_wants_write;
 	struct buf in, out;              /* read and not yet written; at most a record each */
-	bool in_eof, in_done, in_drop, out_eof, out_done, own_gone;
+	bool in_eof, in_done, in_drop, out_eof, out_done, own_gone, net_hup;
 	size_t thrown_bytes;
 };
 
@@ -190,11 +191,16 @@ static int watch(struct loop *l, struct loop_io *io, int fd, uint32_t mask,
 static void tls_watch(struct tls *t)
 {
 	struct loop *l = t->server->conf.loop;
-	int r;
+	uint32_t mask;
+	int r = 0;
 
 	if (t->state == TLS_DEAD)
 		return;
-	r = watch(l, &t->net_io, t->net, net_mask(t), tls_on_net, t);
+	mask = net_mask(t);
+	if (mask == 0 && t->net_hup)
+		loop_del(&t->net_io);
+	else
+		r = watch(l, &t->net_io, t->net, mask, tls_on_net, t);
 	if (t->own_gone || t->state == TLS_LINGER)
 		loop_del(&t->own_io);
 	else if (r == 0 && t->own >= 0)
@@ -567,9 +573,10 @@ static void tls_on_net(struct loop_io *io, uint32_t events)
 {
 	struct tls *t = io->arg;
 
+	t->net_hup |= (events & EPOLLHUP) != 0;
 	if (t->state == TLS_LINGER)
 		linger(t);
-	else if ((events & EPOLLERR) || ((events & EPOLLHUP) && !(io->events & EPOLLIN)))
+	else if ((events & EPOLLERR) || (t->net_hup && !t->out_done && !(io->events & EPOLLIN)))
 		tls_break(t);
 	else
 		tls_run(t);
