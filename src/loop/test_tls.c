@@ -872,6 +872,26 @@ static void test_closed_plain(void **state)
 	rig_free(r);
 }
 
+/* The same with all that a socket pair holds, which is more than one turn takes. */
+static void test_closed_full(void **state)
+{
+	static const char block[4096];
+	struct rig *r = rig_new(NULL);
+	size_t sent = 0;
+	ssize_t n;
+
+	r->mode = PLAIN_HOLD;
+	run(r, connect_and_drain);
+	TURN_UNTIL(r->l, r->ready == 1);
+	while ((n = send(conn_fd(r->plain), block, sizeof(block), MSG_DONTWAIT)) > 0)
+		sent += (size_t)n;
+	conn_free(TAKE(r->plain));
+	finish(r);
+	assert_int_equal(r->got, sent);
+	assert_true(r->clean_end);
+	rig_free(r);
+}
+
 static void test_bad_files(void **state)
 {
 	autofree char *a = make_pem("DNS:a", 1, true), *b = make_pem("DNS:b", 1, false);
@@ -933,6 +953,7 @@ int main(void)
 		cmocka_unit_test(test_endless),
 		cmocka_unit_test(test_cut_by_client), cmocka_unit_test(test_cut_by_server),
 		cmocka_unit_test(test_closed_plain),
+		cmocka_unit_test(test_closed_full),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

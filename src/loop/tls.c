@@ -20,8 +20,9 @@
  *
  * tls_watch computes from this state what epoll shall report; it is called after everything that
  * may change the state. `own` stays registered with a mask of 0, because its EPOLLHUP says that the
- * other half was closed; after that it is taken out. EPOLLHUP of `net` alone says that both sides
- * have ended in order: it is no cut, and what the client sent before may still wait there for room.
+ * other half was closed; after that it is taken out whenever it is not to be read. EPOLLHUP of
+ * `net` alone says that both sides have ended in order: it is no cut, and what the client sent
+ * before may still wait there for room.
  */
 #include "loop/tls.h"
 
@@ -201,7 +202,7 @@ static void tls_watch(struct tls *t)
 		loop_del(&t->net_io);
 	else
 		r = watch(l, &t->net_io, t->net, mask, tls_on_net, t);
-	if (t->own_gone || t->state == TLS_LINGER)
+	if ((t->own_gone && own_mask(t) == 0) || t->state == TLS_LINGER)
 		loop_del(&t->own_io);
 	else if (r == 0 && t->own >= 0)
 		r = watch(l, &t->own_io, t->own, own_mask(t), tls_on_own, t);
