@@ -44,12 +44,20 @@ static void on_conn(struct conn *c, enum conn_event ev, void *arg)
 		h->fn(h->arg);
 }
 
+/* Also where the loop has not told it yet: the server closes idle ones when it has too many. */
+static bool hop_ended(const struct hop *h)
+{
+	char c;
+
+	return conn_eof(h->conn) || conn_error(h->conn) ||
+	       recv(conn_fd(h->conn), &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 static int hop_open(struct hop *h, struct err *e)
 {
 	int fds[2];
 
-	if (h->conn && (conn_eof(h->conn) || conn_error(h->conn) ||
-			clock_mono_ms() - h->used_ms > HOP_IDLE_MS))
+	if (h->conn && (hop_ended(h) || clock_mono_ms() - h->used_ms > HOP_IDLE_MS))
 		hop_close(h);
 	if (h->conn)
 		return 0;

@@ -71,7 +71,7 @@ struct http_req {
 };
 
 struct peer {
-	struct list node;           /* of server->peers */
+	struct list node;           /* of server->peers; the longest idle one before the others */
 	struct http_server *server;
 	struct conn *conn;          /* NULL: the connection died and a request is still owed its answer */
 	struct http_req *req;
@@ -108,6 +108,10 @@ static void peer_set_state(struct peer *p, enum peer_state state)
 	p->state = state;
 	p->thrown_bytes = 0;
 	p->unsent = p->conn ? conn_out_len(p->conn) : 0;
+	if (state == PEER_IDLE) {
+		list_del(&p->node);
+		list_add_tail(&p->server->peers, &p->node);
+	}
 	if (p->conn)
 		conn_set_timeout(p->conn, timeout_ms[state]);
 }
@@ -573,11 +577,29 @@ static void turn_away(int fd)
 	fd_close(fd);
 }
 
+/*
+ * Clients keep connections for what may come, as many as they like: those make room for who asks
+ * now. Not one on which something has just come.
+ */
+static bool make_room(struct http_server *s)
+{
+	LIST_FOR(&s->peers, p, struct peer, node) {
+		char c;
+
+		if (p->state != PEER_IDLE || p->busy > 0 ||
+		    recv(conn_fd(p->conn), &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
+			continue;
+		peer_close(p);
+		return true;
+	}
+	return false;
+}
+
 void http_server_accept(struct http_server *s, int fd)
 {
 	static const int on = 1, unsent = UNSENT_BYTES;
 
-	if (s->n_peers >= s->conf.max_conns) {
+	if (s->n_peers >= s->conf.max_conns && !make_room(s)) {
 		turn_away(fd);
 		return;
 	}

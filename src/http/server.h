@@ -32,7 +32,8 @@ struct http_refusal {
 struct http_server_conf {
 	int head_timeout_ms;             /* for a whole head, from its first byte (slowloris) */
 	int idle_timeout_ms;             /* between requests; and for each piece of a body or answer that makes no progress */
-	size_t max_conns;                /* beyond: 503 and close; taken connections do not count */
+	/* Beyond: the longest idle one gives way; none idle: 503 and close. Taken ones do not count. */
+	size_t max_conns;
 	size_t max_body;                 /* for http_req_read_body: 413 beyond */
 	void (*handle)(struct http_req *r, void *arg);
 	/*

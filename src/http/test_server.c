@@ -460,6 +460,36 @@ static void test_slow_reader(void **state)
 	assert_true(clock_mono_ms() - start_ms > 2 * STALL_MS);
 }
 
+/* Those that are idle give way, the longest idle one first; one that has just asked does not. */
+static void test_idle_gives_way(void **state)
+{
+	struct env *env = *state;
+	int more[MAX_CONNS], first = env->fd;
+
+	for (unsigned i = 0; i < MAX_CONNS - 1; i++)
+		more[i] = connect_env(env);
+	/* The first was idle last, and the second asks at this moment. */
+	say(env, GET("/hello"));
+	PUMP_UNTIL(env, has(env, "hello"));
+	env->fd = more[0];
+	say(env, GET("/hello"));
+	more[MAX_CONNS - 1] = connect_env(env);
+	assert_int_equal(http_server_conns(env->server), MAX_CONNS);
+	for (unsigned i = 0; i < 4; i++) {
+		const int fds[] = { first, more[0], more[MAX_CONNS - 1], more[1] };
+
+		env->fd = fds[i];
+		buf_clear(&env->got);
+		if (i != 1 && i != 3)
+			say(env, GET("/hello"));
+		PUMP_UNTIL(env, has(env, "hello") || env->eof);
+		assert_int_equal(env->eof, i == 3);
+	}
+	env->fd = first;
+	for (unsigned i = 0; i < MAX_CONNS; i++)
+		fd_close(more[i]);
+}
+
 static void test_too_many(void **state)
 {
 	struct env *env = *state;
@@ -468,18 +498,27 @@ static void test_too_many(void **state)
 	for (unsigned i = 0; i < MAX_CONNS; i++)
 		more[i] = connect_env(env);
 	assert_int_equal(http_server_conns(env->server), MAX_CONNS);
-	int first = env->fd;
-	env->fd = more[MAX_CONNS - 1];
+	int first = more[0];
+	fd_close(TAKE_FD(env->fd));              /* it was the longest idle one and gave way */
+	/* All of them begin to ask; none is idle then. */
+	for (unsigned i = 0; i < MAX_CONNS; i++) {
+		env->fd = more[i];
+		say(env, "G");
+	}
+	pump(env);
+	assert_int_equal(http_server_conns(env->server), MAX_CONNS);
+	int late = env->fd = connect_env(env);
 	PUMP_UNTIL(env, env->eof);
 	assert_true(has(env, "HTTP/1.1 503 "));
 	assert_true(has(env, "\r\nContent-Length: 51\r\n"));
 	buf_clear(&env->got);
 	env->eof = false;
 	env->fd = first;
-	say(env, GET("/hello"));
+	say(env, &GET("/hello")[1]);
 	PUMP_UNTIL(env, has(env, "hello"));
-	for (unsigned i = 0; i < MAX_CONNS; i++)
+	for (unsigned i = 1; i < MAX_CONNS; i++)
 		fd_close(more[i]);
+	fd_close(late);
 }
 
 static void test_body_too_large(void **state)
@@ -822,6 +861,7 @@ int main(void)
 		T(test_deep_pipeline),
 		T(test_byte_by_byte),
 		T(test_too_many),
+		T(test_idle_gives_way),
 		T(test_body_too_large),
 		T(test_chunked_too_large),
 		T(test_body_fits),
