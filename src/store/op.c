@@ -29,6 +29,7 @@ static_assert(ARRAY_LEN(op_state_names) == STORE_OP_STATE_COUNT, "names");
 	" o.err_code, o.err_text, o.timeout_ms"
 #define OP_UNFINISHED "o.state IN ('queued', 'claimed')"
 
+#define CLAIM_WAIT_MAX_MS (4 * STORE_LEASE_MS)
 #define END_RETRY_MS 30000               /* after a pause or delete that its end asked for and that failed */
 
 /* What a request wants in the end. */
@@ -371,7 +372,8 @@ int store_submit_end(struct store *s, const char *sandbox, const char *claimer,
 
 /*
  * 1 and the oldest operation that may be claimed now: the first of its sandbox, queued and due, or
- * its lease ran out.
+ * its lease ran out. One whose time lies further ahead than any is set was written before the clock
+ * was set back: nobody waits for that hour.
  */
 static int claim_candidate(struct store *s, int64_t now_ms, struct store_op *ret, struct err *e)
 {
@@ -380,11 +382,11 @@ static int claim_candidate(struct store *s, int64_t now_ms, struct store_op *ret
 		s->db, e, &q,
 		"SELECT " OP_COLS
 		" FROM operations o WHERE " OP_UNFINISHED
-		" AND ((o.state = 'queued' AND o.not_before_ms <= $1)"
-		" OR (o.state = 'claimed' AND o.lease_until_ms <= $1))"
+		" AND ((o.state = 'queued' AND (o.not_before_ms <= $1 OR o.not_before_ms > $2))"
+		" OR (o.state = 'claimed' AND (o.lease_until_ms <= $1 OR o.lease_until_ms > $2)))"
 		" AND NOT EXISTS (SELECT 1 FROM operations p WHERE p.sandbox = o.sandbox AND p.id < o.id"
 		" AND p.state IN ('queued', 'claimed')) ORDER BY o.id LIMIT 1" DIALECT_SKIP_LOCKED,
-		DB_INT(now_ms));
+		DB_INT(now_ms), DB_INT(now_ms + CLAIM_WAIT_MAX_MS));
 
 	return r < 0 ? r : op_one(&q, ret, e);
 }

@@ -208,7 +208,7 @@ int store_submit_end(struct store *s, const char *sandbox, const char *claimer,
 		     const char *request_id, struct store_op *ret, struct err *e);
 int store_claim(struct store *s, const char *claimer, struct store_op *ret, struct err *e);            /* oldest unclaimed or expired, and the first of its sandbox; -ENOENT */
 int store_renew(struct store *s, const struct store_op *op, struct err *e);                            /* -ESTALE: lost */
-int store_release(struct store *s, const struct store_op *op, int64_t retry_in_ms, struct err *e);     /* back to the queue */
+int store_release(struct store *s, const struct store_op *op, int64_t retry_in_ms, struct err *e);     /* back to the queue; at most 4 leases */
 /*
  * Ends the operation and sets the sandbox's observed state in the same transaction; only while the
  * claim holds (-ESTALE). `observed` must be where the table's row for done (or failed) leads from

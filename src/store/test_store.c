@@ -1470,6 +1470,25 @@ static void test_once_race(void **st)
 	assert_int_equal(count("SELECT COUNT(*) FROM sandboxes"), 1);
 }
 
+/* What a clock that was ahead has written holds nothing up when it is right again. */
+static void test_clock_back(void **st)
+{
+	char id[ID_SANDBOX_LEN + 1], other[ID_SANDBOX_LEN + 1];
+	struct store_op op, released;
+
+	clock_set_shift_ms(3600000);
+	create(id);
+	released = create(other);
+	assert_int_equal(store_release(s, &released, STORE_LEASE_MS, &e), 0);
+	assert_int_equal(store_claim(s, "control-1", &op, &e), -ENOENT);
+	clock_set_shift_ms(0);
+	assert_int_equal(store_claim(s, "control-1", &op, &e), 0);
+	assert_string_equal(op.sandbox, id);
+	assert_int_equal(store_claim(s, "control-1", &op, &e), 0);
+	assert_string_equal(op.sandbox, other);
+	assert_int_equal(store_claim(s, "control-1", &op, &e), -ENOENT);
+}
+
 /* ---- The log ---- */
 
 static atomic_bool enough;
@@ -1616,6 +1635,7 @@ int main(void)
 		T(test_once_race),
 		T(test_purge),
 		T(test_log),
+		T(test_clock_back),
 		T(test_race),
 		T(test_two_handles),
 		T(test_open_race),
