@@ -56,8 +56,11 @@ int lifecycle_load(struct job *j, struct err *e)
 	if (memcmp(want->activation, j->rec.id.activation, ID_ACTIVATION_BYTES) != 0 ||
 	    want->attempt < j->rec.id.attempt)
 		return lifecycle_stale(j, e);
+	if (want->attempt == j->rec.id.attempt || lifecycle_gone(j))
+		return 0;
+	/* Another owner: it counts from now on, whether there is anything left to do or not (T-2). */
 	j->rec.id.attempt = want->attempt;
-	return 0;
+	return job_commit(j, e);
 }
 
 int lifecycle_installed(const struct job *j, struct err *e)

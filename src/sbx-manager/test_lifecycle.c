@@ -295,6 +295,36 @@ static void admit(void)
 }
 
 /*
+ * A hand-over on an unchanged resident (T-2): who drives it now asks for what is done already, under
+ * the next attempt. From then on that one is admitted, and who drove it before is not heard.
+ */
+static void test_next_attempt(void **state)
+{
+	static const char *const kinds[] = { "create", "start", "resume" };
+	struct record was;
+
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		put(LIFE_RUNNING, 7);
+		fx->rec.proc = rig_running().proc;
+		assert_int_equal(record_put(fx->s.db, &fx->rec, NULL), 0);
+		box_set(&fx->s, &fx->rec);
+		was = fx->rec;
+		fx->rec.id.attempt++;
+		rig_lifecycle(kinds[i], json_object());
+		assert_int_equal(fx->e.num, 0);
+		assert_int_equal(stored().id.attempt, fx->rec.id.attempt);
+		admit();
+		assert_int_equal(fx->e.num, 0);
+		fd_close(TAKE_FD(fx->fd));
+		fx->rec = was;
+		admit();
+		assert_string_equal(fx->e.code, REFRESH);
+		rig_lifecycle(kinds[i], json_object());
+		assert_string_equal(fx->e.code, "stale-generation");
+	}
+}
+
+/*
  * Its streams were revoked, and then the job failed; another one is queued, so that nothing clears
  * up yet. It serves nobody any more all the same.
  */
@@ -599,7 +629,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_selection),   T(test_deleting_is_final),	     T(test_down),
-		T(test_again),	     T(test_not_running), T(test_reports), T(test_revocation),
+		T(test_next_attempt), T(test_again),	     T(test_not_running), T(test_reports), T(test_revocation),
 		T(test_bridge_says), T(test_half_ended_serves_nobody), T(test_report_fits_its_packets),
 		T(test_sweep),	     T(test_a_queue_is_not_one_sandboxs),
 	};
