@@ -311,7 +311,7 @@ class TakenOver(Base):
         """What it may ask sbx-manager for by itself is a report and the end of its own leases."""
         box = self.node.create()
         gone = {"capability": "v4.public.AAAA", "purpose": "control", "access": "read"}
-        asks = [("stop-all", {}, -1), ("template-ensure", {"template": "evil"}, -1), ("admit", gone, -13), ("lease-end", {"lease": 1}, 0),
+        asks = [("template-ensure", {"template": "evil"}, -1), ("admit", gone, -13), ("lease-end", {"lease": 1}, 0),
                 ("lifecycle", {"capability": "v4.public.AAAA", "kind": "stop", "spec": {}}, -13), ("bundle", {"text": "v4.public.AAAA"}, None)]
         read, write = os.pipe()
         child = os.fork()

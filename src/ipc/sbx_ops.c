@@ -67,12 +67,6 @@ static const struct ipc_field sbx_template_rep_fields[] = {
 	IPC_F_END,
 };
 
-static const struct ipc_field sbx_stop_all_rep_fields[] = {
-	IPC_F_U64(struct sbx_stop_all_rep, stopped, 0),
-	IPC_F_U64(struct sbx_stop_all_rep, failed, 0),
-	IPC_F_END,
-};
-
 const struct ipc_field sbx_revoked_fields[] = {
 	IPC_F_U64(struct sbx_lease, lease, 0),
 	IPC_F_END,
@@ -119,7 +113,6 @@ const struct ipc_op sbx_ops[SBX_OP_COUNT] = {
 	[SBX_REPORT] = { "report", OP_REQ(sbx_report), OP_REP(sbx_report_rep) },
 	[SBX_TEMPLATE_ENSURE] = { "template-ensure", OP_REQ(sbx_template),
 				  OP_REP(sbx_template_rep) },
-	[SBX_STOP_ALL] = { "stop-all", OP_REP(sbx_stop_all_rep) },
 };
 
 const struct ipc_op bridge_ops[BRIDGE_OP_COUNT] = {

@@ -69,8 +69,6 @@ struct sbx_template { char template[64]; };                             /* templ
 struct sbx_template_rep { bool made; uint64_t ms; };
 struct sbx_progress { char text[256]; };
 
-struct sbx_stop_all_rep { uint64_t stopped, failed; };                  /* stop_all R: all running sandboxes, as their own stop; answers when all have ended */
-
 enum sbx_op {
 	SBX_ADMIT,
 	SBX_LEASE_END,
@@ -78,7 +76,6 @@ enum sbx_op {
 	SBX_BUNDLE,
 	SBX_REPORT,
 	SBX_TEMPLATE_ENSURE,
-	SBX_STOP_ALL,
 	SBX_OP_COUNT
 };
 extern const struct ipc_op sbx_ops[SBX_OP_COUNT];

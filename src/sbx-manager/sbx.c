@@ -104,7 +104,6 @@ static const struct ipc_handler sbx_handlers[] = {
 	{ &sbx_ops[SBX_BUNDLE], bundle_handle },
 	{ &sbx_ops[SBX_REPORT], report_handle },
 	{ &sbx_ops[SBX_TEMPLATE_ENSURE], template_handle },
-	{ &sbx_ops[SBX_STOP_ALL], stop_all_handle },
 	{ NULL, NULL },
 };
 

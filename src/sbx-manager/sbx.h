@@ -184,7 +184,6 @@ void lifecycle_handle(struct ipc_call *call, const void *req, int *fds, size_t n
 void bundle_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 void report_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 void template_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
-void stop_all_handle(struct ipc_call *call, const void *req, int *fds, size_t n_fds, void *arg);
 
 /* Verifies signature and time. 0 or -EACCES with code "refusal-deny". */
 int admit_capability(struct sbx *s, const char *text, enum id_purpose purpose,
