@@ -145,6 +145,12 @@ class Errors(unittest.TestCase):
         self.answers(404, {"code": 404, "message": "x", "error_code": "y"}, {"X-Request-Id": "r-4"})
         self.assertEqual(json.loads(run("logs", box, "--json", env=self.env).stdout)["error"]["request_id"], "r-4")
 
+    def test_numbers_of_up(self):
+        for option, bad, says in (("--port", "99999", "from 1 to 65535"), ("--port", "0", "not \"0\""), ("--max-sandboxes", "x", "--max-sandboxes needs"), ("--uid-base", "-1", "--uid-base needs")):
+            r = run("up", option, bad)
+            self.assertEqual(r.returncode, 2)
+            self.assertIn(says, r.stderr)
+
     def test_what_is_no_api(self):
         """Who answers in no way, or not with HTTP, is named."""
         for said in (b"", b"SSH-2.0-OpenSSH_9.2\r\n"):

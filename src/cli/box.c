@@ -66,7 +66,7 @@ int box_id(struct cli *c, const char *name, char id[64], struct err *e)
 				    name);
 	if (found > 1)
 		return err_set_code(e, -EINVAL, "ambiguous",
-				    by_name ? "\"%s\" is the name of %zu sandboxes; give the ID of one"
+				    by_name ? "\"%s\" is the name of %zu sandboxes; give an ID"
 					    : "\"%s\" fits %zu sandboxes; give more of the ID",
 				    name, found);
 	return 0;

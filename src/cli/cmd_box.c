@@ -73,7 +73,7 @@ int cli_get_sandbox(struct cli *c, const char *id, json_t **ret, struct err *e)
 	return r;
 }
 
-/* The token of its agent is no matter of a terminal's history; that of its ports is asked for by --private. */
+/* The agent's token is no matter of a terminal's history; that of the ports --private asks for. */
 void cli_print_sandbox(struct cli *c, json_t *v)
 {
 	json_object_del(v, "accessToken");

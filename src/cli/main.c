@@ -161,7 +161,8 @@ static int unknown(const char *word)
 	const char *near = cli_did_you_mean(word);
 
 	if (word[0] == '-') {
-		fprintf(stderr, "space: options stand behind the command: space COMMAND %s\n", safe);
+		fprintf(stderr, "space: options stand behind the command: space COMMAND %s\n",
+			safe);
 		return 2;
 	}
 	fprintf(stderr, "space: there is no command \"%s\"", safe);

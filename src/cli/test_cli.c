@@ -145,12 +145,13 @@ static void a_wrong_command_line_is_refused(void **state)
 static void addresses_of_the_api(void **state)
 {
 	static const struct { const char *url, *addr, *host, *name; bool tls; } good[] = {
-		{ "http://127.0.0.1:4983", "tcp:127.0.0.1:4983", "127.0.0.1:4983", "127.0.0.1", false },
-		{ "http://127.0.0.1:4983/", "tcp:127.0.0.1:4983", "127.0.0.1:4983", "127.0.0.1", false },
+		{ "http://127.0.0.1:49", "tcp:127.0.0.1:49", "127.0.0.1:49", "127.0.0.1", false },
+		{ "http://127.0.0.1:49/", "tcp:127.0.0.1:49", "127.0.0.1:49", "127.0.0.1", false },
 		{ "http://localhost:80", "tcp:127.0.0.1:80", "localhost:80", "localhost", false },
 		{ "http://10.0.0.1", "tcp:10.0.0.1:80", "10.0.0.1", "10.0.0.1", false },
 		{ "http://[::1]:4983", "tcp:[::1]:4983", "[::1]:4983", "::1", false },
-		{ "https://[2001:db8::1]", "tcp:[2001:db8::1]:443", "[2001:db8::1]", "2001:db8::1", true },
+		{ "https://[2001:db8::1]", "tcp:[2001:db8::1]:443", "[2001:db8::1]", "2001:db8::1",
+		  true },
 		{ "https://api.example", "", "api.example", "api.example", true },
 		{ "https://a:8443/", "", "a:8443", "a", true },
 		{ "http://node.lan:81", "", "node.lan:81", "node.lan", false },

@@ -149,7 +149,8 @@ static void test_check(void **state)
 	char dir[] = "/tmp/space-test-front-XXXXXX";
 	assert_non_null(mkdtemp(dir));
 	autofree char *cert = x_asprintf("%s/cert", dir), *key = x_asprintf("%s/key", dir),
-		      *pair = make_pem("DNS:a.test", 1, true), *other = make_pem("DNS:a.test", 2, true),
+		      *pair = make_pem("DNS:a.test", 1, true),
+		      *other = make_pem("DNS:a.test", 2, true),
 		      *leaf = x_strndup(pair, (size_t)(strstr(pair, "-----BEGIN PRIVATE") - pair));
 	struct up_options o = { .tls_cert = cert, .tls_key = key };
 	struct conf k = { .api_listen = "tcp:127.0.0.1:0", .tls_listen = "tcp:127.0.0.1:0" };

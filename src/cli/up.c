@@ -647,6 +647,30 @@ struct up_strings {
 	struct up_net_strings net;
 };
 
+/* 0, or the exit code: it was said on stderr. */
+static int parse_numbers(struct cli *c, const struct up_strings *s, struct up_options *o)
+{
+	uint64_t port = UP_PORT_DEFAULT, uids = 0, base = 2000000000, max = 64;
+	const struct { const char *option, *text; uint64_t least, most, *ret; } rows[] = {
+		{ "--port", s->port, 1, 65535, &port },
+		{ "--service-uid", s->uids, 1, UINT32_MAX - 16, &uids },
+		{ "--uid-base", s->uid_base, 1, UINT32_MAX - 65536, &base },
+		{ "--max-sandboxes", s->max, 1, CONF_SANDBOXES_MAX, &max },
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+		if (rows[i].text && (str_to_u64(rows[i].text, rows[i].most, rows[i].ret) < 0 ||
+				     *rows[i].ret < rows[i].least))
+			return cli_usage_error(c, "%s needs a number from %llu to %llu, not \"%s\"",
+					       rows[i].option, (unsigned long long)rows[i].least,
+					       (unsigned long long)rows[i].most, rows[i].text);
+	o->port = (uint16_t)port;
+	o->service_uid = (uint32_t)uids;
+	o->uid_base = (uint32_t)base;
+	o->max_sandboxes = (uint32_t)max;
+	return 0;
+}
+
 static int parse_options(struct cli *c, int argc, char **argv, struct up_options *o)
 {
 	struct up_strings s = { 0 };
@@ -696,7 +720,6 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		{ 0 },
 	};
 	int n = cli_parse(c, argc, argv, opts, -1);
-	uint64_t port = UP_PORT_DEFAULT, uids = 0, base = 2000000000, max = 64;
 
 	if (n < 0)
 		return n == -2 ? 0 : 2;
@@ -707,12 +730,9 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 		return cli_usage_error(
 			c, "--size needs a size of at least %llu GiB like 40G, not \"%s\"",
 			(unsigned long long)(UP_SIZE_MIN >> 30), s.size);
-	if ((s.port && (str_to_u64(s.port, 65535, &port) < 0 || !port)) ||
-	    (s.uids && str_to_u64(s.uids, UINT32_MAX - 16, &uids) < 0) ||
-	    (s.uid_base && str_to_u64(s.uid_base, UINT32_MAX - 65536, &base) < 0) ||
-	    (s.max && (str_to_u64(s.max, CONF_SANDBOXES_MAX, &max) < 0 || !max)))
-		return cli_usage_error(c, "a number is out of range");
-	n = up_net_options(c, &s.net, &o->network);
+	n = parse_numbers(c, &s, o);
+	if (n == 0)
+		n = up_net_options(c, &s.net, &o->network);
 	if (n == 0)
 		n = up_front_options(c, &s.front, o);
 	if (n)
@@ -722,10 +742,6 @@ static int parse_options(struct cli *c, int argc, char **argv, struct up_options
 	o->run_dir = s.run;
 	o->cache_dir = s.cache ? s.cache : "/var/cache/space";
 	o->lib_dir = s.lib ? s.lib : default_lib_dir();
-	o->port = (uint16_t)port;
-	o->service_uid = (uint32_t)uids;
-	o->uid_base = (uint32_t)base;
-	o->max_sandboxes = (uint32_t)max;
 	o->origins = s.origins ? s.origins : "";
 	o->detach = s.detach != NULL;
 	o->demo = !s.no_demo;
