@@ -509,13 +509,17 @@ class Ends(Base):
         self.addCleanup(t.sock.close)
         t.sock.sendall(b"reset\n")
         self.assertEqual(t.read(4), b"half")
+        t.sock.sendall(b"!")
         self.assertEqual(t.cut(), "reset")
-        with socket.create_connection(("127.0.0.1", self.node.port), 20) as s:
-            s.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nE2b-Sandbox-Id: {self.box}\r\nE2b-Sandbox-Port: {ENDS}\r\n\r\n".encode())
-            got = b""
+        with socket.create_connection(("127.0.0.1", self.node.port), 90) as s:
+            s.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nE2b-Sandbox-Id: {self.box}\r\nE2b-Sandbox-Port: {ENDS}\r\n\r\n".encode())
+            got, told = b"", False
             try:
                 while data := s.recv(65536):
                     got += data
+                    if not told and b"half" in got:
+                        s.sendall(b"!")
+                        told = True
             except ConnectionResetError:
                 pass
         self.assertIn(b" 200 ", got)

@@ -112,15 +112,21 @@ class Upgrade(socketserver.BaseRequestHandler):
 
 
 class Ends(socketserver.BaseRequestHandler):
-    """"note FILE": what came until the client's end, and which end that was, stands there then; else: some bytes, then a reset."""
+    """
+    "note FILE": what came until the client's end, and which end that was, stands there then. Else: some bytes, and a reset when
+    the client has said that it has them: it would overtake them.
+    """
 
     def handle(self):
-        line = self.request.makefile("rb", 0).readline().decode().split()
-        if line[0] == "note":
-            self.note(line[1])
-            return
-        self.request.sendall((b"HTTP/1.1 200 OK\r\n\r\n" if line[0] == "GET" else b"") + b"half")
-        time.sleep(0.2)                                  # or the reset overtakes them
+        with self.request.makefile("rb", 0) as file:
+            line = file.readline().decode().split()
+            if line[0] == "note":
+                self.note(line[1])
+                return
+            while line[0] == "GET" and file.readline().strip():
+                pass
+            self.request.sendall((b"HTTP/1.1 200 OK\r\n\r\n" if line[0] == "GET" else b"") + b"half")
+            file.read(1)
         self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.request.close()
 
