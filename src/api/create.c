@@ -163,8 +163,8 @@ int create_run(struct call *c, struct store *s, const struct fields_create *f,
 	if (r == 0 && once.key[0])
 		hash_request(c, once.request);
 	if (r == 0)
-		r = store_create_once(s, b, once.key[0] ? &once : NULL, c->api->claimer, c->req_id,
-				      &op, &c->err);
+		r = store_create(s, b, once.key[0] ? &once : NULL, c->api->claimer, c->req_id,
+				 &op, &c->err);
 	if (r < 0)
 		return r;
 	if (r == 1)

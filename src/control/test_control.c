@@ -245,7 +245,7 @@ static struct store_sandbox add_box(struct rig *g, bool done, int64_t end_ms)
 	str_copy(b.template, sizeof(b.template), "base-1");
 	str_copy(b.worker, sizeof(b.worker), WORKER);
 	b.env = x_strdup("{\"A\":\"1\"}");
-	if (store_create(g->store, &b, "dead", "req-1", &op, &e) < 0)
+	if (store_create(g->store, &b, NULL, "dead", "req-1", &op, &e) < 0)
 		fail_msg("%s", e.text);
 	if (done)
 		assert_int_equal(store_finish(g->store, &op, LIFE_RUNNING, NULL, &e), 0);

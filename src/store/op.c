@@ -172,9 +172,8 @@ static int create_check(const struct store_sandbox *b, struct err *e)
 	return 0;
 }
 
-int store_create_once(struct store *s, const struct store_sandbox *b, const struct store_once *once,
-		      const char *claimer, const char *request_id, struct store_op *ret,
-		      struct err *e)
+int store_create(struct store *s, const struct store_sandbox *b, const struct store_once *once,
+		 const char *claimer, const char *request_id, struct store_op *ret, struct err *e)
 {
 	autotx struct db_tx tx = { 0 };
 	struct store_op o;
@@ -203,12 +202,6 @@ int store_create_once(struct store *s, const struct store_sandbox *b, const stru
 	if (r == 0)
 		*ret = o;
 	return r;
-}
-
-int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
-		 const char *request_id, struct store_op *ret, struct err *e)
-{
-	return store_create_once(s, b, NULL, claimer, request_id, ret, e);
 }
 
 /* The next execution: in the row, in its history; what ran before has ended. */

@@ -156,6 +156,7 @@ static const char *const schema_network[] = {
 
 /* For store_purge; and for looking for work, which must not look at all that was ever done. */
 static const char *const schema_purge[] = {
+	"DROP TABLE audit",              /* nothing wrote it */
 	"CREATE INDEX operations_open ON operations (id) WHERE state IN ('queued', 'claimed')",
 	"CREATE INDEX operations_by_end ON operations (finished_ms) WHERE finished_ms > 0",
 	"CREATE INDEX executions_by_end ON executions (ended_ms) WHERE ended_ms > 0",

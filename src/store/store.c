@@ -336,20 +336,3 @@ int store_template_find(struct store *s, const char *tenant, const char *name_or
 		*ret_manifest = x_strdup(db_str(&q, 2));
 	return 0;
 }
-
-/* ---- Audit ---- */
-
-int store_audit(struct store *s, const char *tenant, const char *who, const char *what,
-		const char *object, const char *request_id, struct err *e)
-{
-	int64_t now;
-	int r = store_now(s, &now, e);
-
-	if (r == 0)
-		r = db_exec(
-			s->db, e,
-			"INSERT INTO audit (at_ms, tenant, who, what, object, request_id) VALUES ($1, $2, $3, $4, $5, $6)",
-			DB_INT(now), DB_STR(tenant), DB_STR(who), DB_STR(what), DB_STR(object),
-			DB_STR(request_id));
-	return r < 0 ? r : 0;
-}

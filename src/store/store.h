@@ -157,24 +157,20 @@ struct store_op {
 };
 /*
  * Inserts the sandbox, its first execution (generation 1, activation from b) and the claimed
- * operation in one transaction.
- */
-int store_create(struct store *s, const struct store_sandbox *b, const char *claimer,
-		 const char *request_id, struct store_op *ret, struct err *e);
-/*
- * The same under a key of the client's (Idempotency-Key), which is kept for STORE_ONCE_MS. 0:
- * created. 1: a create with this key and this request goes on or is done; *ret is its operation,
- * nothing was written. Another request: -EEXIST "idempotency-request-mismatch". A create that
- * failed has given its key back.
+ * operation in one transaction. 0: created.
+ *
+ * once: under a key of the client's (Idempotency-Key), which is kept for STORE_ONCE_MS; NULL: none.
+ * 1: a create with this key and this request goes on or is done; *ret is its operation, nothing was
+ * written. Another request: -EEXIST "idempotency-request-mismatch". A create that failed has given
+ * its key back.
  */
 #define STORE_ONCE_MS (24 * 3600 * 1000ll)
 struct store_once {
 	const char *key;
 	char request[65];                /* hash of the request, hex */
 };
-int store_create_once(struct store *s, const struct store_sandbox *b, const struct store_once *once,
-		      const char *claimer, const char *request_id, struct store_op *ret,
-		      struct err *e);
+int store_create(struct store *s, const struct store_sandbox *b, const struct store_once *once,
+		 const char *claimer, const char *request_id, struct store_op *ret, struct err *e);
 int store_once_forget(struct store *s, const char *sandbox, struct err *e);  /* its create's key is free again */
 /*
  * What is over is kept for STORE_KEEP_MS, for those who still ask: finished operations, executions
@@ -235,8 +231,5 @@ int store_ticket_add(struct store *s, const struct store_ticket *t, int64_t life
 		     int64_t *ret_until_ms, struct err *e);
 /* Takes it away: -ENOENT for one that is not known, was taken before, or is too old. */
 int store_ticket_take(struct store *s, const char *hash, struct store_ticket *ret, struct err *e);
-
-int store_audit(struct store *s, const char *tenant, const char *who, const char *what,
-		const char *object, const char *request_id, struct err *e);
 
 #endif
