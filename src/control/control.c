@@ -14,6 +14,14 @@
 #define PURGE_BATCH 500                  /* rows in a transaction: others wait for it */
 #define PURGE_ROUNDS 20
 
+void control_job(struct control *c, bool *going, void (*run)(void *job), void (*done)(void *job),
+		 void *job)
+{
+	*going = work_add(c->look, NULL, run, done, job) == 0;
+	if (!*going)
+		free(job);
+}
+
 /* ---- keys ---- */
 
 struct keys_job {
@@ -65,9 +73,7 @@ static void keys_tick(struct loop_timer *t)
 	j = x_alloc(sizeof(*j));
 	j->c = c;
 	j->have = c->have_signer;
-	c->choosing = work_add(c->look, NULL, keys_run, keys_done, j) == 0;
-	if (!c->choosing)
-		free(j);
+	control_job(c, &c->choosing, keys_run, keys_done, j);
 }
 
 /* ---- sandboxes whose time is over: paused or deleted ---- */
@@ -147,9 +153,7 @@ static void end_tick(struct loop_timer *t)
 	j = x_alloc(sizeof(*j));
 	j->c = c;
 	str_copy(j->cursor, sizeof(j->cursor), c->end_cursor);
-	c->ending = work_add(c->look, NULL, end_run, end_done, j) == 0;
-	if (!c->ending)
-		free(j);
+	control_job(c, &c->ending, end_run, end_done, j);
 }
 
 /* ---- rows of what is over ---- */
@@ -190,9 +194,7 @@ static void purge_tick(struct loop_timer *t)
 		return;
 	j = x_alloc(sizeof(*j));
 	j->c = c;
-	c->purging = work_add(c->look, NULL, purge_run, purge_done, j) == 0;
-	if (!c->purging)
-		free(j);
+	control_job(c, &c->purging, purge_run, purge_done, j);
 }
 
 /* ---- life ---- */

@@ -59,6 +59,13 @@ struct control {
 struct control *control_new(struct loop *l, const struct control_conf *c, struct err *e);
 void control_free(struct control *c);
 
+/*
+ * control.c: a job of a loop, of which one goes at a time: *going until its `done`. What cannot be
+ * begun is freed, and comes with the next turn.
+ */
+void control_job(struct control *c, bool *going, void (*run)(void *job), void (*done)(void *job),
+		 void *job);
+
 /* drive.c */
 void drive_start(struct control *c);
 void drive_op(struct control *c, const struct store_op *op);     /* one that this process has claimed */

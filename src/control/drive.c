@@ -108,9 +108,7 @@ static void claim(struct control *c)
 		return;
 	j = x_alloc(sizeof(*j));
 	j->c = c;
-	c->claiming = work_add(c->look, NULL, claim_run, claim_done, j) == 0;
-	if (!c->claiming)
-		free(j);
+	control_job(c, &c->claiming, claim_run, claim_done, j);
 }
 
 static void claim_tick(struct loop_timer *t)

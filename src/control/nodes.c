@@ -435,9 +435,7 @@ static void nodes_tick(struct loop_timer *t)
 		return;
 	j = x_alloc(sizeof(*j));
 	j->c = c;
-	c->listing = work_add(c->look, NULL, list_run, list_done, j) == 0;
-	if (!c->listing)
-		free(j);
+	control_job(c, &c->listing, list_run, list_done, j);
 }
 
 void nodes_start(struct control *c)
