@@ -207,6 +207,12 @@ def gateway(nm, n=1, generation=1, internet=True):
     return nm.call("gateway", sandbox=sandbox(n), generation=generation, internet=internet)[0]
 
 
+def ask_spawn(nm, number):
+    """Without waiting for the answer."""
+    q = dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg", memory_mib=MEMORY, vcpus=1)
+    nm.sock.send(json.dumps({"v": 1, "op": "spawn", "id": number, "req": "t", "a": q}).encode())
+
+
 def close_all(fds):
     for fd in fds:
         os.close(fd)
@@ -919,9 +925,7 @@ class NodeManagerTest(unittest.TestCase):
             with self.subTest(step=step):
                 mark = os.path.getsize(self.i.run + "/faults.log")
                 self.i.failpoints(f"nm.spawn.{step} delay 3000 1")
-                m = {"v": 1, "op": "spawn", "id": 1, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
-                                                                        memory_mib=MEMORY, vcpus=1)}
-                self.nm.sock.send(json.dumps(m).encode())
+                ask_spawn(self.nm, 1)
                 wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
                 self.i.kill()
                 self.i.failpoints()
@@ -942,9 +946,7 @@ class NodeManagerTest(unittest.TestCase):
         self.disk()
         mark = os.path.getsize(self.i.run + "/faults.log")
         self.i.failpoints("nm.spawn.jail delay 3000 1")
-        m = {"v": 1, "op": "spawn", "id": 1, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
-                                                                memory_mib=MEMORY, vcpus=1)}
-        self.nm.sock.send(json.dumps(m).encode())
+        ask_spawn(self.nm, 1)
         wait_for("the child is there", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
         self.i.kill()
         # The record's writer was killed too.
@@ -989,10 +991,8 @@ class NodeManagerTest(unittest.TestCase):
     def test_destroy_while_spawning(self):
         self.disk()
         self.i.failpoints("nm.spawn.net delay 5000 1")
-        m = {"v": 1, "op": "spawn", "id": 900, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
-                                                                  memory_mib=MEMORY, vcpus=1)}
         with self.i.nm() as other:
-            other.sock.send(json.dumps(m).encode())
+            ask_spawn(other, 900)
             wait_for("the child is there", lambda: any(i["kind"] == "socket" for i in self.nm.list()))
             destroy(self.nm)
             self.assertIn("e", json.loads(other.sock.recv(65536)))
@@ -1003,11 +1003,9 @@ class NodeManagerTest(unittest.TestCase):
         self.disk()
         mark = os.path.getsize(self.i.run + "/faults.log")
         self.i.failpoints("nm.spawn.gone delay 2000 1")
-        m = {"v": 1, "op": "spawn", "id": 900, "req": "t", "a": dict(sandbox=sandbox(), generation=1, template="t", mode="boot", accel="tcg",
-                                                                  memory_mib=MEMORY, vcpus=1)}
         destroy = {"v": 1, "op": "destroy", "id": 901, "req": "t", "a": dict(sandbox=sandbox(), generation=1)}
         with self.i.nm() as other:
-            other.sock.send(json.dumps(m).encode())
+            ask_spawn(other, 900)
             wait_for("the child is at its end", lambda: os.path.getsize(self.i.run + "/faults.log") > mark)
             with open(f"/proc/{self.i.daemon.pid}/task/{self.i.daemon.pid}/children") as f:
                 child = int(f.read().split()[0])

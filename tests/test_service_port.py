@@ -534,7 +534,7 @@ class Ends(Base):
             t.sock.sendall(f"note /tmp/{what}\n".encode())
             self.assertEqual(t.read(1), b"!")
             t.sock.sendall(b"12345678")
-            time.sleep(0.3)
+            self.assertEqual(t.read(1), b"!")
             end(t.sock)
             noted = self.node.sh(self.box, f"for i in $(seq 600); do [ -e /tmp/{what} ] && break; sleep 0.1; done; cat /tmp/{what}").split()
             self.assertEqual(noted[1], what)

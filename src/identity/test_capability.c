@@ -339,87 +339,88 @@ static void test_operations(void **st)
 #define ACT "\"act\":\"01020300000000000000000000000000\",\"att\":3,"
 #define WHAT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}"
 
+static const char good_claims[] = HEAD TIMES WHO ACT WHAT;
+static const char *const bad_claims[] = {
+	"",
+	"[]",
+	"{}",
+	"null",
+	"1",
+	HEAD TIMES WHO ACT WHAT "x",
+	HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0}", /* missing */
+	HEAD TIMES WHO ACT
+	"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\",\"x\":1}", /* unknown */
+	HEAD TIMES WHO ACT
+	"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pr0\":\"\"}", /* renamed */
+	HEAD TIMES WHO ACT "\"gen\":8," WHAT,				 /* twice */
+	HEAD TIMES WHO ACT
+	"\"pur\":\"control\",\"acc\":\"write\",\"prt\":\"0\",\"pro\":\"\"}", /* type */
+	HEAD TIMES WHO ACT
+	"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0.0,\"pro\":\"\"}",
+	HEAD TIMES WHO ACT
+	"\"pur\":\"control\",\"acc\":\"write\",\"prt\":80,\"pro\":\"\"}", /* profile */
+	HEAD TIMES WHO ACT
+	"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
+	HEAD TIMES WHO ACT
+	"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65536,\"pro\":\"tcp\"}",
+	HEAD TIMES WHO ACT                                              /* 80 in 16 bits */
+	"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65616,\"pro\":\"tcp\"}",
+	HEAD TIMES WHO ACT
+	"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
+	HEAD TIMES WHO ACT "\"pur\":\"Control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
+	HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"admin\",\"prt\":0,\"pro\":\"\"}",
+	HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"start\",\"prt\":0,\"pro\":\"\"}",
+	HEAD TIMES WHO ACT
+	"\"pur\":\"lifecycle\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
+	HEAD TIMES WHO "\"act\":\"00000000000000000000000000000000\",\"att\":3," WHAT,
+	HEAD TIMES WHO "\"act\":\"0102030000000000000000000000000\",\"att\":3," WHAT,
+	HEAD TIMES WHO "\"act\":\"010203000000000000000000000000AA\",\"att\":3," WHAT,
+	HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":0," WHAT,
+	HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":-1," WHAT,
+	HEAD TIMES WHO
+	"\"act\":\"01020300000000000000000000000000\",\"att\":9007199254740993," WHAT,
+	HEAD TIMES WHO "\"act\":[\"01020300000000000000000000000000\"],\"att\":3," WHAT,
+	HEAD "\"iat\":1800000000,\"exp\":1800000121," WHO ACT WHAT, /* too long a life */
+	HEAD "\"iat\":1800000000,\"exp\":1800000000," WHO ACT WHAT,
+	HEAD "\"iat\":1800000000.5,\"exp\":1800000120," WHO ACT WHAT,
+	HEAD "\"iat\":-5,\"exp\":100," WHO ACT WHAT,
+	"{\"iss\":\"spac\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO ACT
+		WHAT,
+	"{\"iss\":\"space2\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO
+		ACT WHAT,
+	"{\"iss\":\"space\",\"aud\":\"\"," TIMES WHO ACT WHAT,
+	"{\"iss\":\"space\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\\u0000\"," TIMES
+		WHO ACT WHAT,
+	HEAD TIMES
+	"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"k8s\",\"pod\":\"\",\"gen\":7," ACT
+		WHAT,
+	HEAD TIMES
+	"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"vm\",\"pod\":\"\",\"gen\":7," ACT
+		WHAT,
+	HEAD TIMES
+	"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":0,\"gen\":7," ACT
+		WHAT,
+	HEAD TIMES
+	"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\","
+	"\"pod\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c110\",\"gen\":7," ACT WHAT,
+	HEAD TIMES
+	"\"ten\":\"ACME\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
+		WHAT,
+	HEAD TIMES
+	"\"ten\":\"acme\",\"sbx\":\"iabcdefghij012345678\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
+		WHAT,
+};
+
 static void test_claims(void **st)
 {
-	static const char good[] = HEAD TIMES WHO ACT WHAT;
-	static const char *const bad[] = {
-		"",
-		"[]",
-		"{}",
-		"null",
-		"1",
-		HEAD TIMES WHO ACT WHAT "x",
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"write\",\"prt\":0}", /* missing */
-		HEAD TIMES WHO ACT
-		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\",\"x\":1}", /* unknown */
-		HEAD TIMES WHO ACT
-		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0,\"pr0\":\"\"}", /* renamed */
-		HEAD TIMES WHO ACT "\"gen\":8," WHAT,				 /* twice */
-		HEAD TIMES WHO ACT
-		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":\"0\",\"pro\":\"\"}", /* type */
-		HEAD TIMES WHO ACT
-		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":0.0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT
-		"\"pur\":\"control\",\"acc\":\"write\",\"prt\":80,\"pro\":\"\"}", /* profile */
-		HEAD TIMES WHO ACT
-		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT
-		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65536,\"pro\":\"tcp\"}",
-		HEAD TIMES WHO ACT                                              /* 80 in 16 bits */
-		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":65616,\"pro\":\"tcp\"}",
-		HEAD TIMES WHO ACT
-		"\"pur\":\"service-port\",\"acc\":\"write\",\"prt\":80,\"pro\":\"udp\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"Control\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"admin\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT "\"pur\":\"control\",\"acc\":\"start\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO ACT
-		"\"pur\":\"lifecycle\",\"acc\":\"write\",\"prt\":0,\"pro\":\"\"}",
-		HEAD TIMES WHO "\"act\":\"00000000000000000000000000000000\",\"att\":3," WHAT,
-		HEAD TIMES WHO "\"act\":\"0102030000000000000000000000000\",\"att\":3," WHAT,
-		HEAD TIMES WHO "\"act\":\"010203000000000000000000000000AA\",\"att\":3," WHAT,
-		HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":0," WHAT,
-		HEAD TIMES WHO "\"act\":\"01020300000000000000000000000000\",\"att\":-1," WHAT,
-		HEAD TIMES WHO
-		"\"act\":\"01020300000000000000000000000000\",\"att\":9007199254740993," WHAT,
-		HEAD TIMES WHO "\"act\":[\"01020300000000000000000000000000\"],\"att\":3," WHAT,
-		HEAD "\"iat\":1800000000,\"exp\":1800000121," WHO ACT WHAT, /* too long a life */
-		HEAD "\"iat\":1800000000,\"exp\":1800000000," WHO ACT WHAT,
-		HEAD "\"iat\":1800000000.5,\"exp\":1800000120," WHO ACT WHAT,
-		HEAD "\"iat\":-5,\"exp\":100," WHO ACT WHAT,
-		"{\"iss\":\"spac\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO ACT
-			WHAT,
-		"{\"iss\":\"space2\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\"," TIMES WHO
-			ACT WHAT,
-		"{\"iss\":\"space\",\"aud\":\"\"," TIMES WHO ACT WHAT,
-		"{\"iss\":\"space\",\"aud\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c11\\u0000\"," TIMES
-			WHO ACT WHAT,
-		HEAD TIMES
-		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"k8s\",\"pod\":\"\",\"gen\":7," ACT
-			WHAT,
-		HEAD TIMES
-		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"vm\",\"pod\":\"\",\"gen\":7," ACT
-			WHAT,
-		HEAD TIMES
-		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":0,\"gen\":7," ACT
-			WHAT,
-		HEAD TIMES
-		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\","
-		"\"pod\":\"6d0cb1c8-6f3b-4a55-9d43-0a6e3b1f2c110\",\"gen\":7," ACT WHAT,
-		HEAD TIMES
-		"\"ten\":\"ACME\",\"sbx\":\"iabcdefghij0123456789\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
-			WHAT,
-		HEAD TIMES
-		"\"ten\":\"acme\",\"sbx\":\"iabcdefghij012345678\",\"sub\":\"microvm\",\"pod\":\"\",\"gen\":7," ACT
-			WHAT,
-	};
 	autofree char *ok =
-		paseto_sign(good, strlen(good), "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
+		paseto_sign(good_claims, strlen(good_claims), "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
 	struct capability c;
 	struct err e = { 0 };
 
 	assert_int_equal(cap_verify(ok, strlen(ok), &bundle, &c, &e), 0);
-	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		autofree char *text = paseto_sign(bad[i], strlen(bad[i]), "{\"kid\":\"api-1\"}",
+	for (size_t i = 0; i < ARRAY_LEN(bad_claims); i++) {
+		autofree char *text = paseto_sign(bad_claims[i], strlen(bad_claims[i]), "{\"kid\":\"api-1\"}",
 						  NULL, 0, api.secret);
 
 		refuse(text, "capability-malformed");
@@ -427,16 +428,16 @@ static void test_claims(void **st)
 	/* Blanks are JSON too: so many of them are not read. */
 	autofree char *padded = x_alloc(2000);
 	memset(padded, ' ', 1999);
-	memcpy(padded, good, strlen(good));
+	memcpy(padded, good_claims, strlen(good_claims));
 	autofree char *long_text = paseto_sign(padded, 1025, "{\"kid\":\"api-1\"}", NULL, 0,
 					       api.secret);
 	refuse(long_text, "capability-malformed");
 	autofree char *just = paseto_sign(padded, 1024, "{\"kid\":\"api-1\"}", NULL, 0, api.secret);
 	assert_int_equal(cap_verify(just, strlen(just), &bundle, &c, &e), 0);
 	/* A footer that another reader would understand otherwise. */
-	autofree char *two = paseto_sign(good, strlen(good), "{\"kid\":\"x\",\"kid\":\"api-1\"}",
+	autofree char *two = paseto_sign(good_claims, strlen(good_claims), "{\"kid\":\"x\",\"kid\":\"api-1\"}",
 					 NULL, 0, api.secret);
-	autofree char *none = paseto_sign(good, strlen(good), "", NULL, 0, api.secret);
+	autofree char *none = paseto_sign(good_claims, strlen(good_claims), "", NULL, 0, api.secret);
 	refuse(two, "capability-malformed");
 	refuse(none, "capability-malformed");
 }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "loop/test_fill.h"
 #include "netgtw/test_rig.h"
 
 #define PORT 8080
@@ -317,8 +318,8 @@ static void test_revoke(void **state)
 	b = rig_accept(server);
 	/* Full queues both ways. */
 	do {
-		sent += rig_fill(&rig, a);
-		rig_fill(&rig, b);
+		sent += fill_socket(a, rig.pid[0]);
+		fill_socket(b, rig.pid[0]);
 	} while (rig_wait(a, POLLOUT, 0));
 	assert_int_equal(rig_revoke(&rig, p.lease), 1);
 	assert_int_equal(rig_revoke(&rig, p.lease), 0);

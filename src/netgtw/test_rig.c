@@ -530,40 +530,6 @@ void rig_send(int fd, const void *p, size_t n)
 	assert_int_equal(fd_write_all(fd, p, n, RIG_WAIT_MS), 0);
 }
 
-/* It sleeps, however long it had to wait for a processor. */
-static bool rig_asleep(pid_t pid)
-{
-	char path[64];
-	autofree char *text = NULL;
-	const char *state;
-
-	str_format(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	assert_int_equal(fd_read_file(AT_FDCWD, path, 4096, &text, NULL), 0);
-	state = strrchr(text, ')');
-	assert_non_null(state);
-	return state[2] == 'S';
-}
-
-size_t rig_fill(struct rig *r, int fd)
-{
-	static const char block[1 << 16];
-	int64_t until = clock_mono_ms() + RIG_WAIT_MS;
-	size_t sent = 0;
-
-	while (clock_mono_ms() < until) {
-		ssize_t n;
-
-		if (!rig_wait(fd, POLLOUT, 100) && rig_asleep(r->pid[0]) &&
-		    !rig_wait(fd, POLLOUT, 0))
-			return sent;
-		n = send(fd, block, sizeof(block), MSG_DONTWAIT | MSG_NOSIGNAL);
-		assert_true(n > 0 || errno == EAGAIN);
-		sent += n > 0 ? (size_t)n : 0;
-	}
-	fail_msg("it always takes more");
-	return sent;
-}
-
 size_t rig_recv(int fd, void *p, size_t n)
 {
 	ssize_t got = fd_read_full(fd, p, n, RIG_WAIT_MS);

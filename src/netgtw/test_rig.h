@@ -64,8 +64,6 @@ int rig_connect(struct rig *r, enum rig_ns ns, const char *addr, unsigned port);
 int rig_accept(int listener);                                /* waits */
 bool rig_wait(int fd, short events, int ms);
 void rig_send(int fd, const void *p, size_t n);
-/* Until it takes no more, and main has nothing to do. How much that was. */
-size_t rig_fill(struct rig *r, int fd);
 size_t rig_recv(int fd, void *p, size_t n);                  /* n bytes, or fewer at the end */
 bool rig_ended(int fd);                                      /* waits for the end of file */
 bool rig_was_reset(int fd);                                  /* waits for ECONNRESET */

@@ -437,25 +437,29 @@ static long rss_kb(pid_t pid)
 	return p ? atol(p + 6) : 0;
 }
 
+/* Takes nothing of the answer any more, until it stands at its credit. */
+static void hold(struct call *c)
+{
+	size_t held;
+
+	c->hold = true;
+	do {
+		held = c->held;
+		for (int i = 0; i < 20; i++)
+			host_turn(&host, 10);
+	} while (c->held == 0 || c->held != held);
+}
+
 static void test_slow_reader(void **state)
 {
 	const size_t total = 30 << 20;
 	struct call *c = run(&host, "head -c 31457280 /dev/zero; echo done >&2", NULL, NULL);
 	struct result r = { .started = true };
 	long before = rss_kb(host.pid);
-	size_t held;
 
 	start_pid(c);
-	c->hold = true;
-	/*
-	 * The stream stops at its credit, and so does the command; another one is not touched by
-	 * it.
-	 */
-	do {
-		held = c->held;
-		for (int i = 0; i < 20; i++)
-			host_turn(&host, 10);
-	} while (c->held == 0 || c->held != held);
+	/* The command stops with its stream; another one is not touched by it. */
+	hold(c);
 	assert_true(c->held <= MUX_CREDIT_INITIAL);
 	{
 		struct result other;
@@ -496,14 +500,8 @@ static void test_slow_reader_of_a_terminal(void **state)
 	char member[32];
 	const char *body;
 	int64_t until;
-	size_t held;
 
-	c->hold = true;
-	do {
-		held = c->held;
-		for (int i = 0; i < 20; i++)
-			host_turn(&host, 10);
-	} while (c->held == 0 || c->held != held);
+	hold(c);
 	assert_int_equal(
 		about("SendInput", "{\"process\":{\"pid\":%d},\"input\":{\"pty\":\"Cg==\"}}",
 		      pid, NULL),

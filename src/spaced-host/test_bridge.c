@@ -30,6 +30,7 @@
 #include "base/str.h"
 #include "daemon/seccomp.h"
 #include "ipc/sbx_ops.h"
+#include "loop/test_fill.h"
 #include "mux/mux.h"
 #include "spaced-host/bridge.h"
 #include "spaced-host/syscalls.h"
@@ -387,41 +388,6 @@ static uint64_t read_to_end(int fd)
 	}
 }
 
-/* The bridge has nothing to do: it sleeps, however long it had to wait for a processor. */
-static bool asleep(struct fixture *f)
-{
-	char path[64];
-	autofree char *text = NULL;
-	const char *state;
-
-	str_format(path, sizeof(path), "/proc/%d/stat", f->pid);
-	assert_int_equal(fd_read_file(AT_FDCWD, path, 4096, &text, NULL), 0);
-	state = strrchr(text, ')');
-	assert_non_null(state);
-	return state[2] == 'S';
-}
-
-/* Writes until the socket takes no more, and the bridge takes nothing from it. */
-static uint64_t write_until_full(struct fixture *f, int fd)
-{
-	static const char p[16384] = { 'H' };
-	int64_t until = clock_mono_ms() + WAIT_MS;
-	uint64_t n = 0;
-
-	while (clock_mono_ms() < until) {
-		struct pollfd pf = { .fd = fd, .events = POLLOUT };
-		ssize_t r;
-
-		if (poll(&pf, 1, 50) == 0 && asleep(f) && poll(&pf, 1, 0) == 0)
-			return n;
-		r = send(fd, p, sizeof(p), MSG_DONTWAIT | MSG_NOSIGNAL);
-		assert_true(r > 0 || errno == EAGAIN);
-		n += r > 0 ? (uint64_t)r : 0;
-	}
-	fail_msg("it always takes more");
-	return n;
-}
-
 /* ---- Tests ---- */
 
 static void test_echo_and_half_close(void **state)
@@ -693,7 +659,7 @@ static void test_revoke_full_queues(void **state)
 	int64_t until = clock_mono_ms() + WAIT_MS;
 	uint64_t ended = 0, sent;
 
-	assert_true(write_until_full(f, in) > MUX_CREDIT_INITIAL);
+	assert_true(fill_socket(in, f->pid) > MUX_CREDIT_INITIAL);
 	assert_int_equal(send(out, "S", 1, 0), 1);
 	echo_once(other, "Eecho");
 	/* Until the guest has no credit: the socket is full, and the bridge's buffer behind it. */
@@ -704,7 +670,7 @@ static void test_revoke_full_queues(void **state)
 		sent = f->guest.s[2].sent;
 		pthread_mutex_unlock(&f->guest.lock);
 		assert_int_equal(ioctl(out, FIONREAD, &queued), 0);
-	} while (queued == 0 || sent < (uint64_t)queued + MUX_CREDIT_INITIAL / 2 || !asleep(f));
+	} while (queued == 0 || sent < (uint64_t)queued + MUX_CREDIT_INITIAL / 2 || !fill_asleep(f->pid));
 	assert_int_equal(bridge_revoke_now(f, 1, WAIT_MS, &ended), 0);
 	assert_int_equal(ended, 1);
 	assert_int_equal(bridge_revoke_now(f, 2, WAIT_MS, &ended), 0);
@@ -726,6 +692,17 @@ static void test_revoke_full_queues(void **state)
 	close(other);
 }
 
+/* The guest reads no more, and what the lease sends has filled all that lies before it. */
+static void guest_stands_still(struct fixture *f, int fd)
+{
+	assert_int_equal(send(fd, "K", 1, 0), 1);
+	guest_wait(&f->guest, &f->guest.opened, 1);
+	pthread_mutex_lock(&f->guest.lock);
+	atomic_store(&f->guest.paused, true);
+	pthread_mutex_unlock(&f->guest.lock);
+	fill_socket(fd, f->pid);
+}
+
 /*
  * A guest that does not read: no confirmation, since bytes of the stream still wait in the bridge.
  */
@@ -735,12 +712,7 @@ static void test_revoke_needs_the_channel(void **state)
 	int fd = lease_open(f, 1);
 	uint64_t got;
 
-	assert_int_equal(send(fd, "K", 1, 0), 1);
-	guest_wait(&f->guest, &f->guest.opened, 1);
-	pthread_mutex_lock(&f->guest.lock);
-	atomic_store(&f->guest.paused, true);
-	pthread_mutex_unlock(&f->guest.lock);
-	write_until_full(f, fd);
+	guest_stands_still(f, fd);
 	assert_true(bridge_revoke_now(f, 1, 300, NULL) < 0);
 	assert_true(send(fd, "x", 1, MSG_NOSIGNAL) < 0);
 	atomic_store(&f->guest.paused, false);
@@ -762,12 +734,7 @@ static void test_revokes_are_limited(void **state)
 	int fd = lease_open(f, 1), control = connect_retry(f->control, SOCK_SEQPACKET);
 	char text[256];
 
-	assert_int_equal(send(fd, "K", 1, 0), 1);
-	guest_wait(&f->guest, &f->guest.opened, 1);
-	pthread_mutex_lock(&f->guest.lock);
-	atomic_store(&f->guest.paused, true);
-	pthread_mutex_unlock(&f->guest.lock);
-	write_until_full(f, fd);
+	guest_stands_still(f, fd);
 	for (unsigned i = 1; i <= BRIDGE_REVOKES_MAX + 1; i++) {
 		str_format(text, sizeof(text),
 			   "{\"v\":1,\"op\":\"revoke\",\"id\":%u,\"req\":\"t\",\"a\":{\"lease\":1}}", i);
@@ -956,7 +923,7 @@ static void test_waiting_leases_are_listed(void **state)
 	for (unsigned i = 0; i < ARRAY_LEN(fds); i++) {
 		fds[i] = lease_open(f, i + 1);
 		if (i < 4)
-			write_until_full(f, fds[i]);
+			fill_socket(fds[i], f->pid);
 	}
 	assert_int_equal(count_listed(f), ARRAY_LEN(fds));
 	/* The last one waits, and is as revocable as the first. */

@@ -113,7 +113,7 @@ class Upgrade(socketserver.BaseRequestHandler):
 
 class Ends(socketserver.BaseRequestHandler):
     """
-    "note FILE": what came until the client's end, and which end that was, stands there then. Else: some bytes, and a reset when
+    "note FILE": "!" for what comes, and how much that was and which end the client's was stands there then. Else: some bytes, and a reset when
     the client has said that it has them: it would overtake them.
     """
 
@@ -136,6 +136,7 @@ class Ends(socketserver.BaseRequestHandler):
         try:
             while data := self.request.recv(65536):
                 total += len(data)
+                self.request.sendall(b"!")
             how = "end"
         except ConnectionResetError:
             how = "reset"
