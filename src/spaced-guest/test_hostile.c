@@ -28,7 +28,7 @@
 #define CALLS 20
 #define FILES 18000
 #define BODY (7 << 20)
-#define ATTACKED 40                      /* commands */
+#define ATTACKED 4                       /* commands; each may be held for 20 s (spawn.c) */
 #define PATH_PARTS 1000
 /* Besides: listings on their way, and one request more. */
 #define PEAK_KB_MAX ((REQS_HELD_MAX >> 10) + (80 << 10))
